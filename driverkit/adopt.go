@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
@@ -17,8 +16,7 @@ import (
 // found returns what is at a path of a volume that the journal does not know, as far as the kernel knows it; nil if nothing is.
 func (n *node) found(ctx context.Context, path string) (*stage, error) {
 	s := &stage{Path: path, Boot: n.journal.boot}
-	var stat unix.Stat_t
-	if unix.Stat(path, &stat) == nil && stat.Mode&unix.S_IFMT == unix.S_IFBLK {
+	if isBlockDevice(path) {
 		s.Capability.Block, s.Staged = true, &Staged{Device: path}
 		var err error
 		s.Device, err = identify(path)
@@ -55,14 +53,13 @@ func (n *node) stageOf(ctx context.Context, known *record, path string) (*stage,
 // made again: the kubelet stages a volume with a file system once, and does not look at it after that.
 func (n *node) stageForPublish(ctx context.Context, known *record, want *target, req *StageRequest) (*record, error) {
 	if known.Stage == nil {
-		// Only an ErrNotFound counts: a node may not be able to ask the storage system.
-		if _, err := n.backend.Get(ctx, &GetRequest{ID: known.ID}); isNotFound(err) {
+		if err := n.checkExists(ctx, known.ID); err != nil {
 			return nil, err
 		}
 	}
 	if want.Staging == "" {
 		hint := ""
-		if implements[Inliner](n.kit) {
+		if n.driver.Inliner != nil {
 			hint = "; an inline volume is recognized by its volume_context, which the kubelet sends if the CSIDriver has podInfoOnMount: true"
 		}
 		return nil, fmt.Errorf("staging_target_path: is required, volumes are staged before they are published%s: %w", hint, ErrPrecondition)
@@ -87,6 +84,17 @@ func (n *node) stageForPublish(ctx context.Context, known *record, want *target,
 	again.ReadOnly, again.VolumeContext, again.PublishContext = s.ReadOnly, s.VolumeContext, s.PublishContext
 	err = n.stage(ctx, &again)
 	return n.journal.get(known.ID), err
+}
+
+// checkExists returns an ErrNotFound for a volume that does not exist. Any other error does not count: a node may not be able to ask the storage system.
+func (n *node) checkExists(ctx context.Context, id string) error {
+	if n.driver.Provisioner == nil {
+		return nil
+	}
+	if _, err := n.driver.Provisioner.Get(ctx, &GetRequest{ID: id}); isNotFound(err) {
+		return err
+	}
+	return nil
 }
 
 // adopt takes over a volume that is mounted at its staging path, and that the journal does not know. Where that fails, everything stays as it is: pods may use it.
@@ -115,7 +123,7 @@ func (n *node) adopt(ctx context.Context, known *record, req *StageRequest) erro
 	return fmt.Errorf("adopt volume %q, which is mounted at %s: %w", known.ID, req.Path, errors.Join(err, n.journal.save(before)))
 }
 
-// findForUnstage notes what is mounted at the staging path of a volume that the journal does not know, before it is unmounted: the Backend may need its device.
+// findForUnstage notes what is mounted at the staging path of a volume that the journal does not know, before it is unmounted: the driver may need its device.
 func (n *node) findForUnstage(ctx context.Context, known *record, path string) error {
 	s, err := n.found(ctx, path)
 	if s == nil || err != nil {

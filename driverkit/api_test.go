@@ -7,5 +7,5 @@ import (
 )
 
 func TestAPI(t *testing.T) {
-	apitest.Compare(t, module, ".", "copier", "extent", "filesystem", "loop", "mount", "state")
+	apitest.Compare(t, module, ".", "filesystem", "mount", "state")
 }

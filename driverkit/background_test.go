@@ -16,6 +16,7 @@ import (
 
 	"github.com/longshore-csi/longshore/driverkit"
 	"github.com/longshore-csi/longshore/driverkit/filesystem"
+	"github.com/longshore-csi/longshore/driverkit/internal/testarray"
 	"github.com/longshore-csi/longshore/driverkit/state"
 )
 
@@ -200,7 +201,7 @@ func TestStopWhileWorkGoesOn(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ended := make(chan error, 1)
-	go func() { ended <- driverkit.Serve(ctx, o, b.array) }()
+	go func() { ended <- driverkit.Serve(ctx, o, testarray.Driver(b.array)) }()
 	conn, err := grpc.NewClient(o.Endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
 	if err != nil {
 		t.Fatal(err)
@@ -221,7 +222,7 @@ func TestStopWhileWorkGoesOn(t *testing.T) {
 		t.Errorf("stopped during a check: %v", err)
 	}
 	<-staged
-	if err := driverkit.Serve(t.Context(), o, b.array); !errors.Is(err, state.ErrLocked) {
+	if err := driverkit.Serve(t.Context(), o, testarray.Driver(b.array)); !errors.Is(err, state.ErrLocked) {
 		t.Errorf("another driver during the check: %v, want state.ErrLocked", err)
 	}
 	end <- errTest

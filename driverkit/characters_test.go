@@ -42,7 +42,7 @@ func TestCharactersOfNames(t *testing.T) {
 	}
 }
 
-// everything is a Backend with every service.
+// everything is a driver with every service.
 type everything struct{ *testarray.Array }
 
 func (everything) Blocks(context.Context, *driverkit.BlocksRequest) (*driverkit.Blocks, error) {

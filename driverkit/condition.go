@@ -25,24 +25,24 @@ const (
 	messageField  protowire.Number = 2
 )
 
-// conditions reports whether answers of the controller have a VolumeCondition; those of the node have one also if the Backend is no HealthReporter.
-func (k *kit) conditions() bool { return k.VolumeCondition && implements[HealthReporter](k) }
+// conditions reports whether answers of the controller have a VolumeCondition; those of the node have one also without VolumeHealth.
+func (k *kit) conditions() bool { return k.VolumeCondition && k.driver.VolumeHealth != nil }
 
 // addCondition adds the VolumeCondition to an answer about a volume, where that is wanted.
 func (c *controller) addCondition(ctx context.Context, answer proto.Message, id string) error {
 	if !c.conditions() {
 		return nil
 	}
-	conditions, err := optional[HealthReporter](c.kit).VolumeHealth(ctx, &HealthRequest{ID: id})
+	found, err := c.driver.VolumeHealth(ctx, &HealthRequest{ID: id})
 	if err == nil {
-		setCondition(answer, conditions)
+		setCondition(answer, found.Conditions)
 	}
 	return err
 }
 
 // withCondition adds the VolumeCondition to statistics. A volume that has problems may have no statistics, but an error err.
 func (n *node) withCondition(ctx context.Context, id string, answer *csi.NodeGetVolumeStatsResponse, err error) (*csi.NodeGetVolumeStatsResponse, error) {
-	conditions, healthErr := n.health(ctx, id)
+	conditions, healthErr := n.health(ctx, &HealthRequest{ID: id})
 	switch {
 	case healthErr != nil || err != nil && len(conditions) == 0:
 		return nil, errors.Join(err, healthErr)

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// controller serves csi.v1.Controller. Each optional interface has a file of its own.
+// controller serves csi.v1.Controller. Each part of a Driver has a file of its own.
 type controller struct {
 	csi.UnimplementedControllerServer
 	*kit
@@ -20,7 +20,7 @@ type controller struct {
 // controllerRPC shortens the type of controller capabilities.
 type controllerRPC = csi.ControllerServiceCapability_RPC_Type
 
-// ControllerGetCapabilities announces what follows from the Backend's interfaces.
+// ControllerGetCapabilities announces what follows from the Driver.
 func (c *controller) ControllerGetCapabilities(context.Context, *csi.ControllerGetCapabilitiesRequest) (*csi.ControllerGetCapabilitiesResponse, error) {
 	answer := &csi.ControllerGetCapabilitiesResponse{}
 	add := func(announced bool, rpcs ...controllerRPC) {
@@ -32,26 +32,30 @@ func (c *controller) ControllerGetCapabilities(context.Context, *csi.ControllerG
 			}
 		}
 	}
-	attaches := implements[Attacher](c.kit)
-	add(true, csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME, csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
-		csi.ControllerServiceCapability_RPC_GET_VOLUME)
-	add(attaches, csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME, csi.ControllerServiceCapability_RPC_PUBLISH_READONLY)
-	add(implements[Lister](c.kit), csi.ControllerServiceCapability_RPC_LIST_VOLUMES)
-	add(implements[Lister](c.kit) && attaches, csi.ControllerServiceCapability_RPC_LIST_VOLUMES_PUBLISHED_NODES)
-	add(implements[CapacityReporter](c.kit), csi.ControllerServiceCapability_RPC_GET_CAPACITY)
-	add(implements[Expander](c.kit), csi.ControllerServiceCapability_RPC_EXPAND_VOLUME)
-	add(implements[Modifier](c.kit), csi.ControllerServiceCapability_RPC_MODIFY_VOLUME)
-	add(implements[Cloner](c.kit), csi.ControllerServiceCapability_RPC_CLONE_VOLUME)
-	add(implements[Snapshotter](c.kit), csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT, csi.ControllerServiceCapability_RPC_GET_SNAPSHOT)
-	add(implements[SnapshotLister](c.kit), csi.ControllerServiceCapability_RPC_LIST_SNAPSHOTS)
-	add(implements[HealthReporter](c.kit), csi.ControllerServiceCapability_RPC_GET_VOLUME_HEALTH)
-	add(implements[HealthReporter](c.kit) && implements[Lister](c.kit), csi.ControllerServiceCapability_RPC_LIST_VOLUME_HEALTH)
+	d := &c.driver
+	add(true, csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER)
+	add(d.Provisioner != nil, csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME, csi.ControllerServiceCapability_RPC_GET_VOLUME)
+	add(d.Attacher != nil, csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME)
+	add(d.Attacher != nil && !c.Support.NoReadOnlyAttach, csi.ControllerServiceCapability_RPC_PUBLISH_READONLY)
+	add(d.List != nil, csi.ControllerServiceCapability_RPC_LIST_VOLUMES)
+	add(d.List != nil && d.Attacher != nil, csi.ControllerServiceCapability_RPC_LIST_VOLUMES_PUBLISHED_NODES)
+	add(d.Capacity != nil, csi.ControllerServiceCapability_RPC_GET_CAPACITY)
+	add(d.Expand != nil && !c.Support.NoControllerExpansion, csi.ControllerServiceCapability_RPC_EXPAND_VOLUME)
+	add(d.Modify != nil, csi.ControllerServiceCapability_RPC_MODIFY_VOLUME)
+	add(c.Support.Clones, csi.ControllerServiceCapability_RPC_CLONE_VOLUME)
+	add(d.Snapshotter != nil, csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT, csi.ControllerServiceCapability_RPC_GET_SNAPSHOT)
+	add(d.ListSnapshots != nil, csi.ControllerServiceCapability_RPC_LIST_SNAPSHOTS)
+	add(d.VolumeHealth != nil, csi.ControllerServiceCapability_RPC_GET_VOLUME_HEALTH)
+	add(d.VolumeHealth != nil && d.List != nil, csi.ControllerServiceCapability_RPC_LIST_VOLUME_HEALTH)
 	add(c.conditions(), controllerCondition)
 	return answer, nil
 }
 
 // CreateVolume makes a volume, or finds the one of that name (CSI v1.13, "CreateVolume").
 func (c *controller) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
+	if c.driver.Provisioner == nil {
+		return nil, unimplemented("CreateVolume")
+	}
 	wanted, err := c.createRequestOf(req)
 	op := operation{name: "volume " + req.GetName(), secrets: req.GetSecrets(), invalid: err}
 	if err == nil && wanted.Source != nil {
@@ -82,7 +86,7 @@ func (c *controller) createRequestOf(req *csi.CreateVolumeRequest) (*CreateReque
 	if err != nil {
 		return nil, err
 	}
-	if len(req.GetMutableParameters()) > 0 && !implements[Modifier](c.kit) {
+	if len(req.GetMutableParameters()) > 0 && c.driver.Modify == nil {
 		return nil, fmt.Errorf("mutable_parameters: MODIFY_VOLUME is not announced: %w", ErrInvalid)
 	}
 	return &CreateRequest{
@@ -92,10 +96,10 @@ func (c *controller) createRequestOf(req *csi.CreateVolumeRequest) (*CreateReque
 	}, nil
 }
 
-// create asks the Backend for the volume, once more where another call, such as a deletion, had the volume meanwhile.
+// create asks the driver for the volume, once more where another call, such as a deletion, had the volume meanwhile.
 func (c *controller) create(ctx context.Context, wanted *CreateRequest) (*Volume, error) {
 	for range 2 {
-		created, err := c.backend.Create(ctx, wanted)
+		created, err := c.driver.Provisioner.Create(ctx, wanted)
 		if err != nil {
 			return nil, uncertain(err)
 		}
@@ -106,7 +110,7 @@ func (c *controller) create(ctx context.Context, wanted *CreateRequest) (*Volume
 		if err != nil || !waited {
 			return created, err
 		}
-		if _, err := c.backend.Get(ctx, &GetRequest{ID: created.ID, Secrets: wanted.Secrets}); !isNotFound(err) {
+		if _, err := c.driver.Provisioner.Get(ctx, &GetRequest{ID: created.ID, Secrets: wanted.Secrets}); !isNotFound(err) {
 			return created, err
 		}
 	}
@@ -136,16 +140,22 @@ func onVolume(id string, secrets Secrets, invalid ...error) operation {
 
 // DeleteVolume deletes a volume; one that does not exist is deleted (CSI v1.13, "DeleteVolume").
 func (c *controller) DeleteVolume(ctx context.Context, req *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {
+	if c.driver.Provisioner == nil {
+		return nil, unimplemented("DeleteVolume")
+	}
 	return perform(ctx, c.kit, onSource(req.GetVolumeId(), req.GetSecrets()), func(ctx context.Context) (*csi.DeleteVolumeResponse, error) {
-		return &csi.DeleteVolumeResponse{}, ignoreNotFound(c.backend.Delete(ctx, &DeleteRequest{ID: req.GetVolumeId(), Secrets: req.GetSecrets()}), req.GetVolumeId())
+		return &csi.DeleteVolumeResponse{}, ignoreNotFound(c.driver.Provisioner.Delete(ctx, &DeleteRequest{ID: req.GetVolumeId(), Secrets: req.GetSecrets()}), req.GetVolumeId())
 	})
 }
 
 // ControllerGetVolume returns one volume (CSI v1.13, "ControllerGetVolume").
 func (c *controller) ControllerGetVolume(ctx context.Context, req *csi.ControllerGetVolumeRequest) (*csi.ControllerGetVolumeResponse, error) {
+	if c.driver.Provisioner == nil {
+		return nil, unimplemented("ControllerGetVolume")
+	}
 	op := operation{invalid: required("volume_id", req.GetVolumeId())}
 	return perform(ctx, c.kit, op, func(ctx context.Context) (*csi.ControllerGetVolumeResponse, error) {
-		found, err := c.backend.Get(ctx, &GetRequest{ID: req.GetVolumeId()})
+		found, err := c.driver.Provisioner.Get(ctx, &GetRequest{ID: req.GetVolumeId()})
 		if err != nil {
 			return nil, err
 		}
@@ -163,7 +173,7 @@ func (c *controller) ValidateVolumeCapabilities(ctx context.Context, req *csi.Va
 		op.invalid = errors.Join(op.invalid, fmt.Errorf("volume_capabilities: at least one is required: %w", ErrInvalid))
 	}
 	return perform(ctx, c.kit, op, func(ctx context.Context) (*csi.ValidateVolumeCapabilitiesResponse, error) {
-		found, err := c.backend.Get(ctx, &GetRequest{ID: req.GetVolumeId(), Secrets: req.GetSecrets()})
+		found, err := c.known(ctx, req.GetVolumeId(), req.GetSecrets())
 		if err != nil {
 			return nil, err
 		}
@@ -182,14 +192,21 @@ func (c *controller) ValidateVolumeCapabilities(ctx context.Context, req *csi.Va
 	})
 }
 
-// validate asks the Backend, if it is a Validator, whether a volume can be used as a request says; Options.Support may exclude that.
+// known returns a volume by its id, with nothing but that where the driver has no Provisioner that knows more.
+func (c *controller) known(ctx context.Context, id string, secrets Secrets) (*Volume, error) {
+	if c.driver.Provisioner == nil {
+		return &Volume{ID: id}, nil
+	}
+	return c.driver.Provisioner.Get(ctx, &GetRequest{ID: id, Secrets: secrets})
+}
+
+// validate asks the driver, if it has a Validate, whether a volume can be used as a request says; Options.Support may exclude that.
 func (c *controller) validate(ctx context.Context, req *csi.ValidateVolumeCapabilitiesRequest) error {
 	capabilities, err := c.capabilitiesOf(req.GetVolumeCapabilities())
-	validator := optional[Validator](c.kit)
-	if err != nil || validator == nil {
+	if err != nil || c.driver.Validate == nil {
 		return err
 	}
-	return validator.Validate(ctx, &ValidateRequest{
+	return c.driver.Validate(ctx, &ValidateRequest{
 		ID: req.GetVolumeId(), Capabilities: capabilities, Parameters: req.GetParameters(), MutableParameters: req.GetMutableParameters(), Secrets: req.GetSecrets(),
 	})
 }

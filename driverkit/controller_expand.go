@@ -8,16 +8,48 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 )
 
+// ExpandRequest asks for a larger volume.
+type ExpandRequest struct {
+	// ID is Volume.ID of Create.
+	ID string
+	// Size is the range that the new size must be in; see Range.Choose.
+	Size Range
+	// Capability is how the volume is used; nil where the CO does not say.
+	Capability *Capability
+	// Secrets are those for expansion.
+	Secrets Secrets
+}
+
+// Expanded is the result of Expand.
+type Expanded struct {
+	// Size is the new size in bytes.
+	Size int64
+	// OnNode says that nodes that use the volume have to call NodeExpandVolume: true for devices with a file system.
+	OnNode bool
+}
+
+// ModifyRequest asks for other parameters.
+type ModifyRequest struct {
+	// ID is Volume.ID of Create.
+	ID string
+	// Parameters are all of the VolumeAttributesClass.
+	Parameters map[string]string
+	// Secrets are those for modification.
+	Secrets Secrets
+}
+
+// Modified is the result of Modify.
+type Modified struct{}
+
 // ControllerExpandVolume makes a volume larger (CSI v1.13, "ControllerExpandVolume").
 func (c *controller) ControllerExpandVolume(ctx context.Context, req *csi.ControllerExpandVolumeRequest) (*csi.ControllerExpandVolumeResponse, error) {
-	expander := optional[Expander](c.kit)
-	if expander == nil {
+	if c.driver.Expand == nil {
 		return nil, unimplemented("ControllerExpandVolume")
 	}
 	wanted := &ExpandRequest{ID: req.GetVolumeId(), Secrets: req.GetSecrets()}
 	op := onSource(req.GetVolumeId(), req.GetSecrets(), c.readExpand(req, wanted))
 	return perform(ctx, c.kit, op, func(ctx context.Context) (*csi.ControllerExpandVolumeResponse, error) {
-		expanded, err := expander.Expand(ctx, wanted)
+		expanded, err := c.driver.Expand(ctx, wanted)
 		if err != nil {
 			return nil, err
 		}
@@ -25,7 +57,7 @@ func (c *controller) ControllerExpandVolume(ctx context.Context, req *csi.Contro
 			return nil, fmt.Errorf("volume %q: has %d bytes after its expansion, outside of required_bytes %d and limit_bytes %d: %w",
 				wanted.ID, expanded.Size, wanted.Size.Required, wanted.Size.Limit, ErrOutOfRange)
 		}
-		return &csi.ControllerExpandVolumeResponse{CapacityBytes: expanded.Size, NodeExpansionRequired: expanded.OnNode}, nil
+		return &csi.ControllerExpandVolumeResponse{CapacityBytes: expanded.Size, NodeExpansionRequired: expanded.OnNode && !c.Support.NoNodeExpansion}, nil
 	})
 }
 
@@ -42,14 +74,12 @@ func (c *controller) readExpand(req *csi.ControllerExpandVolumeRequest, wanted *
 
 // ControllerModifyVolume sets mutable parameters (CSI v1.13, "ControllerModifyVolume").
 func (c *controller) ControllerModifyVolume(ctx context.Context, req *csi.ControllerModifyVolumeRequest) (*csi.ControllerModifyVolumeResponse, error) {
-	modifier := optional[Modifier](c.kit)
-	if modifier == nil {
+	if c.driver.Modify == nil {
 		return nil, unimplemented("ControllerModifyVolume")
 	}
 	op := onVolume(req.GetVolumeId(), req.GetSecrets())
 	return perform(ctx, c.kit, op, func(ctx context.Context) (*csi.ControllerModifyVolumeResponse, error) {
-		return &csi.ControllerModifyVolumeResponse{}, modifier.Modify(ctx, &ModifyRequest{
-			ID: req.GetVolumeId(), Parameters: req.GetMutableParameters(), Secrets: req.GetSecrets(),
-		})
+		_, err := c.driver.Modify(ctx, &ModifyRequest{ID: req.GetVolumeId(), Parameters: req.GetMutableParameters(), Secrets: req.GetSecrets()})
+		return &csi.ControllerModifyVolumeResponse{}, err
 	})
 }

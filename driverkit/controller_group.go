@@ -6,17 +6,68 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// group serves csi.v1.GroupController, for a GroupSnapshotter. It shares the locks of the controller, as its calls are about the same volumes.
+// GroupSnapshotter makes snapshots of several volumes at one point in time.
+type GroupSnapshotter interface {
+	// CreateGroupSnapshot makes a snapshot of each volume, all at one point in time or none. The name is the idempotency key, as for
+	// CreateSnapshot. Errors: ErrNotFound for a volume, ErrPrecondition for volumes that cannot be in one group
+	// (CSI v1.13, "CreateVolumeGroupSnapshot").
+	CreateGroupSnapshot(ctx context.Context, req *CreateGroupSnapshotRequest) (*GroupSnapshot, error)
+	// DeleteGroupSnapshot deletes a group with its snapshots. NotFound of it is success (CSI v1.13, "DeleteVolumeGroupSnapshot").
+	DeleteGroupSnapshot(ctx context.Context, req *DeleteGroupSnapshotRequest) error
+	// GetGroupSnapshot returns a group by its id, or ErrNotFound (CSI v1.13, "GetVolumeGroupSnapshot").
+	GetGroupSnapshot(ctx context.Context, req *GetGroupSnapshotRequest) (*GroupSnapshot, error)
+}
+
+// GroupSnapshot is a group of snapshots as the storage system knows it (CSI v1.13, "VolumeGroupSnapshot").
+type GroupSnapshot struct {
+	// ID identifies the group: at most 128 bytes without control characters.
+	ID string
+	// Snapshots are one for each volume.
+	Snapshots []*Snapshot
+	// Created is the point in time of the snapshots' data.
+	Created time.Time
+	// Ready says that volumes can be restored from all snapshots.
+	Ready bool
+}
+
+// CreateGroupSnapshotRequest asks for a group of snapshots.
+type CreateGroupSnapshotRequest struct {
+	// Name is unique per driver: at most 128 bytes without control characters other than tab and line ends.
+	Name string
+	// Volumes are the ids of the sources; at least one.
+	Volumes []string
+	// Parameters are those of the VolumeGroupSnapshotClass.
+	Parameters map[string]string
+	// Secrets are those of the VolumeGroupSnapshotClass.
+	Secrets Secrets
+}
+
+// DeleteGroupSnapshotRequest asks to delete a group.
+type DeleteGroupSnapshotRequest struct {
+	// ID is GroupSnapshot.ID of CreateGroupSnapshot.
+	ID string
+	// Secrets are those of the VolumeGroupSnapshotClass.
+	Secrets Secrets
+}
+
+// GetGroupSnapshotRequest asks for a group.
+type GetGroupSnapshotRequest struct {
+	// ID is GroupSnapshot.ID of CreateGroupSnapshot, or any other text.
+	ID string
+	// Secrets are those of the VolumeGroupSnapshotClass.
+	Secrets Secrets
+}
+
+// group serves csi.v1.GroupController. It shares the locks of the controller, as its calls are about the same volumes.
 type group struct {
 	csi.UnimplementedGroupControllerServer
 	*controller
-
-	backend GroupSnapshotter
 }
 
 // GroupControllerGetCapabilities announces the only capability that exists.
@@ -37,7 +88,7 @@ func (g *group) CreateVolumeGroupSnapshot(ctx context.Context, req *csi.CreateVo
 		op.sources = append(op.sources, copied(volumeKey(id)))
 	}
 	return perform(ctx, g.kit, op, func(ctx context.Context) (*csi.CreateVolumeGroupSnapshotResponse, error) {
-		made, err := g.backend.CreateGroupSnapshot(ctx, &CreateGroupSnapshotRequest{
+		made, err := g.driver.GroupSnapshotter.CreateGroupSnapshot(ctx, &CreateGroupSnapshotRequest{
 			Name: req.GetName(), Volumes: volumes, Parameters: req.GetParameters(), Secrets: req.GetSecrets(),
 		})
 		if err != nil {
@@ -100,12 +151,12 @@ func checkMemberIDs(members []string) error {
 func (g *group) DeleteVolumeGroupSnapshot(ctx context.Context, req *csi.DeleteVolumeGroupSnapshotRequest) (*csi.DeleteVolumeGroupSnapshotResponse, error) {
 	op := onGroup(req.GetGroupSnapshotId(), req.GetSnapshotIds(), req.GetSecrets())
 	return perform(ctx, g.kit, op, func(ctx context.Context) (*csi.DeleteVolumeGroupSnapshotResponse, error) {
-		found, err := g.backend.GetGroupSnapshot(ctx, &GetGroupSnapshotRequest{ID: req.GetGroupSnapshotId(), Secrets: req.GetSecrets()})
+		found, err := g.driver.GroupSnapshotter.GetGroupSnapshot(ctx, &GetGroupSnapshotRequest{ID: req.GetGroupSnapshotId(), Secrets: req.GetSecrets()})
 		if err == nil {
 			err = found.checkMembers(req.GetSnapshotIds(), true)
 		}
 		if err == nil {
-			err = g.backend.DeleteGroupSnapshot(ctx, &DeleteGroupSnapshotRequest{ID: req.GetGroupSnapshotId(), Secrets: req.GetSecrets()})
+			err = g.driver.GroupSnapshotter.DeleteGroupSnapshot(ctx, &DeleteGroupSnapshotRequest{ID: req.GetGroupSnapshotId(), Secrets: req.GetSecrets()})
 		}
 		return &csi.DeleteVolumeGroupSnapshotResponse{}, ignoreNotFound(err, req.GetGroupSnapshotId())
 	})
@@ -131,7 +182,7 @@ func (g *GroupSnapshot) checkMembers(ids []string, deleting bool) error {
 func (g *group) GetVolumeGroupSnapshot(ctx context.Context, req *csi.GetVolumeGroupSnapshotRequest) (*csi.GetVolumeGroupSnapshotResponse, error) {
 	op := operation{secrets: req.GetSecrets(), invalid: errors.Join(required("group_snapshot_id", req.GetGroupSnapshotId()), checkMemberIDs(req.GetSnapshotIds()))}
 	return perform(ctx, g.kit, op, func(ctx context.Context) (*csi.GetVolumeGroupSnapshotResponse, error) {
-		found, err := g.backend.GetGroupSnapshot(ctx, &GetGroupSnapshotRequest{ID: req.GetGroupSnapshotId(), Secrets: req.GetSecrets()})
+		found, err := g.driver.GroupSnapshotter.GetGroupSnapshot(ctx, &GetGroupSnapshotRequest{ID: req.GetGroupSnapshotId(), Secrets: req.GetSecrets()})
 		if err != nil {
 			return nil, err
 		}

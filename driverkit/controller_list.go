@@ -10,17 +10,38 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 )
 
+// ListRequest asks for a page of volumes.
+type ListRequest struct {
+	// After is the id after which the wanted volumes are.
+	After string
+	// Limit is the greatest number of volumes; 0 means all.
+	Limit int
+}
+
+// Page is a part of a list.
+type Page[T any] struct {
+	// Entries are those whose id is greater than After of the request, sorted by id, at most as many as its Limit.
+	Entries []T
+}
+
+func (p *Page[T]) entries() []T {
+	if p == nil {
+		return nil
+	}
+	return p.Entries
+}
+
 // ListVolumes returns a page of the volumes, sorted by id. A volume that exists while all pages are read is in exactly one of them
 // (CSI v1.13, "ListVolumes").
 func (c *controller) ListVolumes(ctx context.Context, req *csi.ListVolumesRequest) (*csi.ListVolumesResponse, error) {
-	lister := optional[Lister](c.kit)
-	if lister == nil {
+	if c.driver.List == nil {
 		return nil, unimplemented("ListVolumes")
 	}
 	after, err := startOf(req)
 	return perform(ctx, c.kit, operation{invalid: err}, func(ctx context.Context) (*csi.ListVolumesResponse, error) {
-		volumes, next, err := page(int(req.GetMaxEntries()), func(limit int) ([]*Volume, error) { return lister.List(ctx, after, limit) },
-			func(v *Volume) string { return v.ID })
+		volumes, next, err := page(int(req.GetMaxEntries()), func(limit int) (*Page[*Volume], error) {
+			return c.driver.List(ctx, &ListRequest{After: after, Limit: limit})
+		}, func(v *Volume) string { return v.ID })
 		if err != nil {
 			return nil, err
 		}
@@ -67,21 +88,21 @@ func startOf(req pageRequest) (after string, err error) {
 const mostEntries = 1000
 
 // page reads a page of at most limit entries, 0 for as many as a page has, and returns the token of the following page; "" after the last one.
-func page[T any](limit int, list func(limit int) ([]T, error), id func(T) string) (entries []T, next string, err error) {
+func page[T any](limit int, list func(limit int) (*Page[T], error), id func(T) string) (entries []T, next string, err error) {
 	if limit == 0 || limit > mostEntries {
 		limit = mostEntries
 	}
-	entries, err = list(limit + 1) // One more says whether there is a following page.
-	if err != nil || len(entries) <= limit {
-		return entries, "", err
+	found, err := list(limit + 1) // One more says whether there is a following page.
+	if err != nil || len(found.Entries) <= limit {
+		return found.entries(), "", err
 	}
-	last := id(entries[limit-1])
-	return entries[:limit], base64.RawURLEncoding.EncodeToString([]byte(tokenPrefix + last)), nil
+	last := id(found.Entries[limit-1])
+	return found.Entries[:limit], base64.RawURLEncoding.EncodeToString([]byte(tokenPrefix + last)), nil
 }
 
-// Page returns the entries whose id is greater than after, sorted by id, at most limit of them; limit 0 means all. It is for a Lister whose storage
-// system returns everything at once. all is not changed.
-func Page[T any](all []T, id func(T) string, after string, limit int) []T {
+// PageOf returns the entries whose id is greater than after, sorted by id, at most limit of them; limit 0 means all. It is for a storage
+// system that returns everything at once. all is not changed.
+func PageOf[T any](all []T, id func(T) string, after string, limit int) *Page[T] {
 	sorted := slices.SortedFunc(slices.Values(all), func(a, b T) int { return strings.Compare(id(a), id(b)) })
 	start, found := slices.BinarySearchFunc(sorted, after, func(e T, after string) int { return strings.Compare(id(e), after) })
 	if found {
@@ -91,5 +112,5 @@ func Page[T any](all []T, id func(T) string, after string, limit int) []T {
 	if limit > 0 && limit < len(sorted) {
 		sorted = sorted[:limit]
 	}
-	return sorted
+	return &Page[T]{Entries: sorted}
 }

@@ -17,10 +17,10 @@ import (
 	"github.com/longshore-csi/longshore/driverkit/internal/testarray"
 )
 
-// five has the five functions of another Backend, and no optional interface.
-type five struct{ driverkit.Backend }
+// five has the five functions that every driver has, and no further part.
+type five struct{ backend }
 
-// TestCapabilitiesFollow compares what is announced by a Backend with every optional interface, and by one with none.
+// TestCapabilitiesFollow compares what is announced by a driver with every part, and by one with the five functions.
 func TestCapabilitiesFollow(t *testing.T) {
 	b := prepareBench(t, func(o *driverkit.Options) {
 		o.TopologyKeys, o.Topology = []string{"zone"}, driverkit.Segments{"zone": "a"}
@@ -93,7 +93,7 @@ func TestInvalidRequests(t *testing.T) {
 		"access_type: is required":  create(func(r *csi.CreateVolumeRequest) { r.VolumeCapabilities[0].AccessType = nil }),
 		"access_mode: is required":  create(func(r *csi.CreateVolumeRequest) { r.VolumeCapabilities[0].AccessMode = nil }),
 		"serves one node at a time": create(func(r *csi.CreateVolumeRequest) {
-			r.VolumeCapabilities[0].AccessMode.Mode = driverkit.MultiNodeMultiWriter
+			r.VolumeCapabilities[0].AccessMode.Mode = csi.VolumeCapability_AccessMode_Mode(driverkit.MultiNodeMultiWriter)
 		}),
 		"access_mode: 42":              create(func(r *csi.CreateVolumeRequest) { r.VolumeCapabilities[0].AccessMode.Mode = 42 }),
 		"must not be negative":         create(func(r *csi.CreateVolumeRequest) { r.CapacityRange.RequiredBytes = -1 }),
@@ -166,21 +166,21 @@ func TestSameName(t *testing.T) {
 	wantCode(t, "a snapshot's name with another source", err, codes.AlreadyExists)
 }
 
-// slow is a Backend whose Create and Delete wait.
+// slow is a driver whose Create and Delete wait.
 type slow struct {
-	driverkit.Backend
+	backend
 
 	began, goOn chan struct{}
 }
 
 func (s slow) Create(ctx context.Context, req *driverkit.CreateRequest) (*driverkit.Volume, error) {
 	s.wait()
-	return s.Backend.Create(ctx, req)
+	return s.backend.Create(ctx, req)
 }
 
 func (s slow) Delete(ctx context.Context, req *driverkit.DeleteRequest) error {
 	s.wait()
-	return s.Backend.Delete(ctx, req)
+	return s.backend.Delete(ctx, req)
 }
 
 func (s slow) wait() {
@@ -250,14 +250,14 @@ func TestCallsWait(t *testing.T) {
 	wantCode(t, "the volume that was created beside a deletion", err, codes.OK)
 }
 
-// refusing is a Backend that quotes the secrets in its errors.
+// refusing is a driver that quotes the secrets in its errors.
 type refusing struct{ *testarray.Array }
 
 func (refusing) Create(_ context.Context, req *driverkit.CreateRequest) (*driverkit.Volume, error) {
 	return nil, fmt.Errorf("login as %s with password %s, not %q: %v %+v: %w", req.Secrets["user"], req.Secrets["password"], req.Secrets["newer password"], req.Secrets, *req, driverkit.ErrUnauthenticated)
 }
 
-func (refusing) ListSnapshots(_ context.Context, req *driverkit.ListSnapshotsRequest) ([]*driverkit.Snapshot, error) {
+func (refusing) ListSnapshots(_ context.Context, req *driverkit.ListSnapshotsRequest) (*driverkit.Page[*driverkit.Snapshot], error) {
 	return nil, fmt.Errorf("password %s: %w", req.Secrets["password"], driverkit.ErrUnauthenticated)
 }
 
@@ -305,7 +305,7 @@ func TestSnapshotTopology(t *testing.T) {
 	}
 	wantCode(t, "in the zone of the volume", snapshot("s-1", "a"), codes.OK)
 	wantCode(t, "in another zone", snapshot("s-2", "b"), codes.ResourceExhausted)
-	wantCode(t, "in another zone, of a Backend that does not look", snapshot("careless", "b"), codes.AlreadyExists)
+	wantCode(t, "in another zone, of a driver that does not look", snapshot("careless", "b"), codes.AlreadyExists)
 }
 
 // TestPages reads lists in pages, across restarts, and while entries come and go.
@@ -383,7 +383,7 @@ type expands struct {
 	last *driverkit.NodeExpandRequest
 }
 
-func (e *expands) ExpandOnNode(ctx context.Context, req *driverkit.NodeExpandRequest) error {
+func (e *expands) ExpandOnNode(ctx context.Context, req *driverkit.NodeExpandRequest) (*driverkit.NodeExpanded, error) {
 	e.last = req
 	return e.Array.ExpandOnNode(ctx, req)
 }
@@ -418,9 +418,10 @@ func TestExpand(t *testing.T) {
 	wantCode(t, "modify", err, codes.OK)
 }
 
-// TestExpandOnNodeAlone expands with a Backend that has no Expander: the node does it all.
+// TestExpandOnNodeAlone expands with a driver that has no Expand: the node does it all.
 func TestExpandOnNodeAlone(t *testing.T) {
-	b := prepareBench(t, func(o *driverkit.Options) { o.Without = []string{"Expander"} })
+	b := prepareBench(t, nil)
+	b.parts = func(d *driverkit.Driver) { d.Expand = nil }
 	backend := &expands{Array: b.array}
 	b.start(backend)
 	plugin, err := b.GetPluginCapabilities(ctxOf(t), &csi.GetPluginCapabilitiesRequest{})
@@ -443,11 +444,11 @@ func TestExpandOnNodeAlone(t *testing.T) {
 	wantCode(t, "expand in the controller", err, codes.Unimplemented)
 	wantCode(t, "stage", b.stage(v), codes.OK)
 	expanded, err := b.NodeExpandVolume(ctxOf(t), &csi.NodeExpandVolumeRequest{VolumeId: v.GetVolumeId(), VolumePath: b.path("staging"), CapacityRange: size})
-	if err != nil || expanded.GetCapacityBytes() != 16<<20 {
-		t.Errorf("expand: %v, %v, want 16 MiB", expanded, err)
+	if err != nil || expanded.GetCapacityBytes() != v.GetCapacityBytes() {
+		t.Errorf("expand: %v, %v, want the size that the driver has", expanded, err)
 	}
 	if got, want := backend.last.Size, (driverkit.Range{Required: 16 << 20, Limit: 32 << 20}); got != want {
-		t.Errorf("the Backend was asked for %+v, want %+v", got, want)
+		t.Errorf("the driver was asked for %+v, want %+v", got, want)
 	}
 }
 
@@ -568,7 +569,7 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// choosy is a Backend that knows in which ways a volume can be used.
+// choosy is a driver that knows in which ways a volume can be used.
 type choosy struct{ *testarray.Array }
 
 func (choosy) Validate(_ context.Context, req *driverkit.ValidateRequest) error {
@@ -581,7 +582,7 @@ func (choosy) Validate(_ context.Context, req *driverkit.ValidateRequest) error 
 	return nil
 }
 
-// TestValidate asks the Backend.
+// TestValidate asks the driver.
 func TestValidate(t *testing.T) {
 	b := prepareBench(t, nil)
 	b.start(choosy{b.array})
@@ -659,7 +660,7 @@ func TestCopiesOfOneSource(t *testing.T) {
 	calls.Wait()
 }
 
-// quoting is a Backend whose errors quote the volume context, as that of a library does.
+// quoting is a driver whose errors quote the volume context, as that of a library does.
 type quoting struct{ *testarray.Array }
 
 func (quoting) Stage(_ context.Context, req *driverkit.StageRequest) (*driverkit.Staged, error) {

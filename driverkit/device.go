@@ -2,14 +2,9 @@ package driverkit
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
-	"strconv"
-	"strings"
-
-	"golang.org/x/sys/unix"
 )
 
 // deviceID tells a device from another one that has its name later. The zero value is that of a device of which nothing was noted, by a former version.
@@ -21,37 +16,6 @@ type deviceID struct {
 	// FileSystem and Inode identify what is no block device, such as the file that tests have in its place.
 	FileSystem uint64 `json:"fileSystem,omitempty"`
 	Inode      uint64 `json:"inode,omitempty"`
-}
-
-// identify looks at a device.
-func identify(path string) (deviceID, error) {
-	var stat unix.Stat_t
-	if err := unix.Stat(path, &stat); err != nil {
-		return deviceID{}, &fs.PathError{Op: "identify device", Path: path, Err: err}
-	}
-	if stat.Mode&unix.S_IFMT != unix.S_IFBLK {
-		return deviceID{FileSystem: stat.Dev, Inode: stat.Ino}, nil
-	}
-	sequence, err := diskSequence(stat.Rdev)
-	if err != nil {
-		return deviceID{}, fmt.Errorf("identify device: %w", err)
-	}
-	return deviceID{Number: stat.Rdev, Sequence: sequence}, nil
-}
-
-// diskSequence reads the sequence number of a disk, that of the whole disk for a partition; zero where the kernel has none.
-func diskSequence(number uint64) (uint64, error) {
-	dir := fmt.Sprintf("/sys/dev/block/%d:%d/", unix.Major(number), unix.Minor(number))
-	for _, file := range []string{dir + "diskseq", dir + "../diskseq"} {
-		text, err := os.ReadFile(file)
-		if err == nil {
-			return strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
-		}
-		if !errors.Is(err, fs.ErrNotExist) {
-			return 0, err
-		}
-	}
-	return 0, nil
 }
 
 // isOf reports whether a device is still the one that was looked at.

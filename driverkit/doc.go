@@ -1,7 +1,7 @@
 // Package driverkit makes a CSI driver of five functions.
 //
-// A driver implements Backend, which knows where the bytes of a volume are, and calls Serve. The kit does the rest: the gRPC services of CSI v1.13,
-// checks of requests, gRPC codes, idempotency, one call at a time per volume, deadlines, formatting, mounts, the node's journal and recovery after a
+// A driver is a struct of what it can do, Driver: a Provisioner, which creates and deletes volumes, and a Stager, which says on a node where their bytes are. Serve does the rest: the gRPC
+// services of CSI v1.13, checks of requests, gRPC codes, idempotency, one call at a time per volume, deadlines, formatting, mounts, the node's journal and recovery after a
 // crash, paging, metrics, traces, and logs without secrets.
 //
 //	type disks struct{ array *array.Client }
@@ -12,13 +12,16 @@
 //	func (d *disks) Stage(ctx context.Context, req *driverkit.StageRequest) (*driverkit.Staged, error)   { ... }
 //	func (d *disks) Unstage(ctx context.Context, req *driverkit.UnstageRequest) error                    { ... }
 //
-//	err := driverkit.Serve(ctx, options, &disks{...})
+//	d := &disks{...}
+//	err := driverkit.Serve(ctx, options, driverkit.Driver{Provisioner: d, Stager: d})
 //
-// Further functions are optional interfaces: a Backend that implements Attacher serves ControllerPublishVolume, one that implements Expander serves
-// volume expansion, and so on. The capabilities that the driver announces follow from the interfaces, and cannot differ from them.
+// Each further thing that the driver can do is one more field: with Attacher it serves ControllerPublishVolume, with Expand volume expansion, and so on. The capabilities that the driver
+// announces follow from the fields and from Options.Support, and the start logs them. A wrapper of a part, for metrics or for several storage systems, takes its place in the struct.
 //
-// Package drivertest, a module of its own, tests any Backend. Packages mount, filesystem, loop and state are what the kit itself uses on a node; a
-// Backend may use them, too, copier for copies of files and directory trees, and extent for their differences.
+// Package drivertest, a module of its own, tests any driver. Packages mount, filesystem and state are what the kit itself uses on a node; a
+// driver may use them, too.
+//
+// On systems other than Linux the packages compile, so that the controller's half can be developed and tested there; nodes need Linux.
 //
 // The kit links no Kubernetes client: a driver knows CSI, and the components beside it know Kubernetes.
 package driverkit

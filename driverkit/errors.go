@@ -2,7 +2,6 @@ package driverkit
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -18,7 +17,7 @@ import (
 	"github.com/longshore-csi/longshore/driverkit/mount"
 )
 
-// Errors that a Backend's errors wrap, so that the CO gets the right gRPC code.
+// Errors that a driver's errors wrap, so that the CO gets the right gRPC code.
 var (
 	// ErrInvalid says that an argument breaks a rule, which the text names: INVALID_ARGUMENT.
 	ErrInvalid = errors.New("invalid argument")
@@ -172,18 +171,6 @@ func allSecrets(secrets, volumeContext map[string]string, mountFlags []string) S
 	return all
 }
 
-// tokensOf returns the tokens in the JSON of Kubernetes, by audience; what is no such JSON has none.
-func tokensOf(text string) (tokens []string) {
-	var byAudience map[string]struct {
-		Token string `json:"token"`
-	}
-	_ = json.Unmarshal([]byte(text), &byAudience) // the text as a whole is removed, too
-	for _, t := range byAudience {
-		tokens = append(tokens, t.Token)
-	}
-	return tokens
-}
-
 // stripped stands in a text where a secret was.
 const stripped = "***stripped***"
 
@@ -211,7 +198,10 @@ func (s Secrets) MarshalText() ([]byte, error) { return []byte(s.String()), nil 
 
 // remove removes the secrets' values from a text that a storage system may have quoted them in.
 func (s Secrets) remove(text string) string {
-	values := append(slices.Collect(maps.Values(s)), tokensOf(s[redact.TokensKey])...)
+	values := slices.Collect(maps.Values(s))
+	for _, token := range parseTokens(s[redact.TokensKey]) {
+		values = append(values, token.Value)
+	}
 	// The longest comes first: another one may be a part of it.
 	slices.SortFunc(values, func(a, b string) int { return len(b) - len(a) })
 	for _, value := range values {

@@ -13,7 +13,7 @@ import (
 	"github.com/longshore-csi/longshore/driverkit/internal/testarray"
 )
 
-// erring is a Backend whose calls that make or delete something fail.
+// erring is a driver whose calls that make or delete something fail.
 type erring struct {
 	*testarray.Array
 	err error
@@ -37,9 +37,9 @@ func (f erring) CreateGroupSnapshot(ctx context.Context, req *driverkit.CreateGr
 	return g, firstOf(f.err, err)
 }
 
-func (f erring) Attach(ctx context.Context, req *driverkit.AttachRequest) (map[string]string, error) {
-	publishContext, err := f.Array.Attach(ctx, req)
-	return publishContext, firstOf(f.err, err)
+func (f erring) Attach(ctx context.Context, req *driverkit.AttachRequest) (*driverkit.Attached, error) {
+	attached, err := f.Array.Attach(ctx, req)
+	return attached, firstOf(f.err, err)
 }
 
 func (f erring) Delete(context.Context, *driverkit.DeleteRequest) error { return f.err }

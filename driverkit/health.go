@@ -9,29 +9,75 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 )
 
+// HealthRequest asks for the problems of a volume.
+type HealthRequest struct {
+	// ID is Volume.ID of Create.
+	ID string
+	// OnNode says that the problems on this node are asked for: the connection, the device. Else they are those of the storage system.
+	OnNode bool
+	// TargetPath and StagingPath are where the CO has the volume on this node; empty where it does not say.
+	TargetPath, StagingPath string
+	// Secrets are those for the health of volumes. Nodes have none.
+	Secrets Secrets
+}
+
+// StorageHealthRequest asks for the problems of the storage system.
+type StorageHealthRequest struct {
+	// Secrets are those for the health of the storage system.
+	Secrets Secrets
+}
+
+// Health is what a volume or a storage system suffers from.
+type Health struct {
+	// Conditions are the present problems; none if it is well.
+	Conditions []Condition
+}
+
+// Condition is a problem of a volume or of a storage system (CSI v1.13, "VolumeHealth", "StorageBackendHealth").
+type Condition struct {
+	// Severity is how bad it is.
+	Severity Severity
+	// Reason is one word in CamelCase for programs, Message a sentence for people.
+	Reason, Message string
+}
+
+// Severity is how bad a Condition is (CSI v1.13, "VolumeHealthErrorType", "StorageHealthErrorType").
+type Severity int
+
+// The severities.
+const (
+	// Degraded is for what works, but not as it should: DEGRADED, or STORAGE_DEGRADED.
+	Degraded Severity = iota + 1
+	// Inaccessible is for what cannot be used at present: INACCESSIBLE, or STORAGE_UNREACHABLE.
+	Inaccessible
+	// DataLoss is for a volume whose data is lost in part or whole: DATA_LOSS. A storage system has no such condition.
+	DataLoss
+)
+
 // ControllerGetVolumeHealth reports the problems of a volume (CSI v1.13, "ControllerGetVolumeHealth").
 func (c *controller) ControllerGetVolumeHealth(ctx context.Context, req *csi.ControllerGetVolumeHealthRequest) (*csi.ControllerGetVolumeHealthResponse, error) {
-	reporter := optional[HealthReporter](c.kit)
-	if reporter == nil {
+	if c.driver.VolumeHealth == nil {
 		return nil, unimplemented("ControllerGetVolumeHealth")
 	}
-	op := operation{invalid: required("volume_id", req.GetVolumeId())}
+	op := operation{secrets: req.GetSecrets(), invalid: required("volume_id", req.GetVolumeId())}
 	return perform(ctx, c.kit, op, func(ctx context.Context) (*csi.ControllerGetVolumeHealthResponse, error) {
-		conditions, err := reporter.VolumeHealth(ctx, &HealthRequest{ID: req.GetVolumeId()})
-		return &csi.ControllerGetVolumeHealthResponse{VolumeHealth: healthOf(req.GetVolumeId(), conditions)}, err
+		found, err := c.driver.VolumeHealth(ctx, &HealthRequest{ID: req.GetVolumeId(), Secrets: req.GetSecrets()})
+		if err != nil {
+			return nil, err
+		}
+		return &csi.ControllerGetVolumeHealthResponse{VolumeHealth: healthOf(req.GetVolumeId(), found.Conditions)}, nil
 	})
 }
 
 // ControllerListVolumeHealth returns a page of the volumes that have problems (CSI v1.13, "ControllerListVolumeHealth").
 func (c *controller) ControllerListVolumeHealth(ctx context.Context, req *csi.ControllerListVolumeHealthRequest) (*csi.ControllerListVolumeHealthResponse, error) {
-	reporter, lister := optional[HealthReporter](c.kit), optional[Lister](c.kit)
-	if reporter == nil || lister == nil {
+	if c.driver.VolumeHealth == nil || c.driver.List == nil {
 		return nil, unimplemented("ControllerListVolumeHealth")
 	}
 	after, err := startOf(req)
-	return perform(ctx, c.kit, operation{invalid: err}, func(ctx context.Context) (*csi.ControllerListVolumeHealthResponse, error) {
-		sick, next, err := page(int(req.GetMaxEntries()), func(limit int) ([]*csi.VolumeHealth, error) {
-			return listSick(ctx, lister, reporter, after, limit)
+	return perform(ctx, c.kit, operation{secrets: req.GetSecrets(), invalid: err}, func(ctx context.Context) (*csi.ControllerListVolumeHealthResponse, error) {
+		sick, next, err := page(int(req.GetMaxEntries()), func(limit int) (*Page[*csi.VolumeHealth], error) {
+			return c.listSick(ctx, after, limit, req.GetSecrets())
 		}, func(h *csi.VolumeHealth) string { return h.GetVolumeId() })
 		return &csi.ControllerListVolumeHealthResponse{Entries: sick, NextToken: next}, err
 	})
@@ -41,21 +87,22 @@ func (c *controller) ControllerListVolumeHealth(ctx context.Context, req *csi.Co
 const healthBatch = 256
 
 // listSick asks volume for volume, and returns at most limit of those that have problems; 0 means all.
-func listSick(ctx context.Context, lister Lister, reporter HealthReporter, after string, limit int) (sick []*csi.VolumeHealth, err error) {
+func (c *controller) listSick(ctx context.Context, after string, limit int, secrets Secrets) (*Page[*csi.VolumeHealth], error) {
+	sick := &Page[*csi.VolumeHealth]{}
 	for {
-		volumes, err := lister.List(ctx, after, healthBatch)
-		if err := errors.Join(err, ctx.Err()); err != nil || len(volumes) == 0 {
+		volumes, err := c.driver.List(ctx, &ListRequest{After: after, Limit: healthBatch})
+		if err := errors.Join(err, ctx.Err()); err != nil || len(volumes.Entries) == 0 {
 			return sick, err
 		}
-		for _, v := range volumes {
-			conditions, err := reporter.VolumeHealth(ctx, &HealthRequest{ID: v.ID})
+		for _, v := range volumes.Entries {
+			found, err := c.driver.VolumeHealth(ctx, &HealthRequest{ID: v.ID, Secrets: secrets})
 			if err != nil && !isNotFound(err) { // It may have been deleted since.
 				return nil, err
 			}
-			if len(conditions) > 0 {
-				sick = append(sick, healthOf(v.ID, conditions))
+			if err == nil && len(found.Conditions) > 0 {
+				sick.Entries = append(sick.Entries, healthOf(v.ID, found.Conditions))
 			}
-			if limit > 0 && len(sick) == limit {
+			if limit > 0 && len(sick.Entries) == limit {
 				return sick, nil
 			}
 			after = v.ID
@@ -63,34 +110,29 @@ func listSick(ctx context.Context, lister Lister, reporter HealthReporter, after
 	}
 }
 
-// reportsHealth reports whether NodeGetVolumeHealth is served: by every Backend, since the kit knows the mounts.
-func (n *node) reportsHealth() bool { return !slices.Contains(n.Without, "HealthReporter") }
-
-// NodeGetVolumeHealth reports the problems of a volume on this node: those that the Backend knows if it is a HealthReporter, mounts that do not exist any
+// NodeGetVolumeHealth reports the problems of a volume on this node: those that the driver knows if it has VolumeHealth, mounts that do not exist any
 // more, and file systems that became read-only (CSI v1.13, "NodeGetVolumeHealth").
 func (n *node) NodeGetVolumeHealth(ctx context.Context, req *csi.NodeGetVolumeHealthRequest) (*csi.NodeGetVolumeHealthResponse, error) {
-	if !n.reportsHealth() {
-		return nil, unimplemented("NodeGetVolumeHealth")
-	}
 	op := operation{invalid: required("volume_id", req.GetVolumeId())}
 	return perform(ctx, n.kit, op, func(ctx context.Context) (*csi.NodeGetVolumeHealthResponse, error) {
-		conditions, err := n.health(ctx, req.GetVolumeId())
+		conditions, err := n.health(ctx, &HealthRequest{ID: req.GetVolumeId(), TargetPath: req.GetVolumePublishPath(), StagingPath: req.GetStagingTargetPath()})
 		return &csi.NodeGetVolumeHealthResponse{VolumeHealth: healthOf(req.GetVolumeId(), conditions)}, err
 	})
 }
 
 // health returns the problems of a volume on this node.
-func (n *node) health(ctx context.Context, id string) ([]Condition, error) {
-	known := n.journal.get(id)
+func (n *node) health(ctx context.Context, req *HealthRequest) ([]Condition, error) {
+	known := n.journal.get(req.ID)
 	var conditions []Condition
-	if reporter := optional[HealthReporter](n.kit); reporter != nil {
-		reported, err := reporter.VolumeHealth(ctx, &HealthRequest{ID: id, OnNode: true})
+	if n.driver.VolumeHealth != nil {
+		req.OnNode = true
+		reported, err := n.driver.VolumeHealth(ctx, req)
 		if err != nil {
 			return nil, err
 		}
-		conditions = reported
+		conditions = slices.Clone(reported.Conditions)
 	} else if known.Stage == nil && len(known.Targets) == 0 {
-		return nil, fmt.Errorf("volume %q on this node: %w", id, ErrNotFound)
+		return nil, fmt.Errorf("volume %q on this node: %w", req.ID, ErrNotFound)
 	}
 	stages := []*stage{known.Stage}
 	for _, t := range known.Targets {
@@ -126,30 +168,64 @@ func (n *node) mountConditions(ctx context.Context, s *stage) ([]Condition, erro
 }
 
 // NodeGetStorageHealth reports whether this node reaches the storage system (CSI v1.13, "NodeGetStorageHealth").
-func (n *node) NodeGetStorageHealth(ctx context.Context, _ *csi.NodeGetStorageHealthRequest) (*csi.NodeGetStorageHealthResponse, error) {
-	prober, reporter := optional[Prober](n.kit), optional[StorageHealthReporter](n.kit)
-	answer := &csi.NodeGetStorageHealthResponse{}
-	if reporter != nil {
-		for _, c := range reporter.StorageHealth(ctx) {
-			answer.BackendHealth = append(answer.BackendHealth, &csi.NodeGetStorageHealthResponse_StorageBackendHealth{Status: c.Severity, Reason: c.Reason, Message: c.Message})
-		}
-		return answer, nil
-	}
-	if prober == nil {
+func (n *node) NodeGetStorageHealth(ctx context.Context, req *csi.NodeGetStorageHealthRequest) (*csi.NodeGetStorageHealthResponse, error) {
+	if !n.reportsStorage() {
 		return nil, unimplemented("NodeGetStorageHealth")
 	}
-	if err := prober.Probe(ctx); err != nil {
-		answer.BackendHealth = []*csi.NodeGetStorageHealthResponse_StorageBackendHealth{{
-			Status: csi.StorageHealthErrorType_STORAGE_UNREACHABLE, Reason: "ProbeFailed", Message: err.Error(),
-		}}
+	return perform(ctx, n.kit, operation{secrets: req.GetSecrets()}, func(ctx context.Context) (*csi.NodeGetStorageHealthResponse, error) {
+		found, err := n.storageHealth(ctx, &StorageHealthRequest{Secrets: req.GetSecrets()})
+		if err != nil {
+			return nil, err
+		}
+		answer := &csi.NodeGetStorageHealthResponse{}
+		for _, c := range found.Conditions {
+			answer.BackendHealth = append(answer.BackendHealth, &csi.NodeGetStorageHealthResponse_StorageBackendHealth{
+				Status: c.Severity.ofStorage(), Reason: c.Reason, Message: Secrets(req.GetSecrets()).remove(c.Message),
+			})
+		}
+		return answer, nil
+	})
+}
+
+// reportsStorage reports whether the driver knows the health of its storage system.
+func (n *node) reportsStorage() bool { return n.driver.StorageHealth != nil || n.driver.Probe != nil }
+
+// storageHealth asks the driver: StorageHealth knows more than Probe.
+func (n *node) storageHealth(ctx context.Context, req *StorageHealthRequest) (*Health, error) {
+	if n.driver.StorageHealth != nil {
+		return n.driver.StorageHealth(ctx, req)
 	}
-	return answer, nil
+	found := &Health{}
+	if err := n.driver.Probe(ctx); err != nil {
+		found.Conditions = []Condition{{Inaccessible, "ProbeFailed", err.Error()}}
+	}
+	return found, nil
+}
+
+// ofVolume is the severity in the terms of volumes.
+func (s Severity) ofVolume() csi.VolumeHealthErrorType {
+	switch s {
+	case DataLoss:
+		return csi.VolumeHealthErrorType_DATA_LOSS
+	case Inaccessible:
+		return csi.VolumeHealthErrorType_INACCESSIBLE
+	case Degraded:
+	}
+	return csi.VolumeHealthErrorType_DEGRADED
+}
+
+// ofStorage is the severity in the terms of storage systems.
+func (s Severity) ofStorage() csi.StorageHealthErrorType {
+	if s == Inaccessible {
+		return csi.StorageHealthErrorType_STORAGE_UNREACHABLE
+	}
+	return csi.StorageHealthErrorType_STORAGE_DEGRADED
 }
 
 func healthOf(id string, conditions []Condition) *csi.VolumeHealth {
 	answer := &csi.VolumeHealth{VolumeId: id}
 	for _, c := range conditions {
-		answer.HealthStatuses = append(answer.HealthStatuses, &csi.VolumeHealth_VolumeHealthEntry{Status: c.Severity, Reason: c.Reason, Message: c.Message})
+		answer.HealthStatuses = append(answer.HealthStatuses, &csi.VolumeHealth_VolumeHealthEntry{Status: c.Severity.ofVolume(), Reason: c.Reason, Message: c.Message})
 	}
 	return answer
 }

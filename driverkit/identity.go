@@ -33,12 +33,12 @@ func (i *identity) GetPluginCapabilities(context.Context, *csi.GetPluginCapabili
 		}
 	}
 	topology := len(i.TopologyKeys) > 0
-	add(true, csi.PluginCapability_Service_CONTROLLER_SERVICE)
+	add(i.hasController(), csi.PluginCapability_Service_CONTROLLER_SERVICE)
 	add(topology, csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS)
-	add(topology && implements[Snapshotter](i.kit), csi.PluginCapability_Service_SNAPSHOT_ACCESSIBILITY_CONSTRAINTS)
-	add(implements[GroupSnapshotter](i.kit), csi.PluginCapability_Service_GROUP_CONTROLLER_SERVICE)
-	add(implements[BlockMetadataReporter](i.kit), csi.PluginCapability_Service_SNAPSHOT_METADATA_SERVICE)
-	if implements[Expander](i.kit) || implements[NodeExpander](i.kit) {
+	add(topology && i.driver.Snapshotter != nil, csi.PluginCapability_Service_SNAPSHOT_ACCESSIBILITY_CONSTRAINTS)
+	add(i.driver.GroupSnapshotter != nil, csi.PluginCapability_Service_GROUP_CONTROLLER_SERVICE)
+	add(i.driver.Blocks != nil, csi.PluginCapability_Service_SNAPSHOT_METADATA_SERVICE)
+	if i.expands() {
 		kind := csi.PluginCapability_VolumeExpansion_ONLINE
 		if i.OfflineExpansion {
 			kind = csi.PluginCapability_VolumeExpansion_OFFLINE
@@ -72,10 +72,19 @@ func (k *kit) start(ctx context.Context) error {
 	return err
 }
 
-// probe asks the Backend, if it is a Prober.
+// probe asks the driver, if it has a Probe.
 func (k *kit) probe(ctx context.Context) error {
-	if prober := optional[Prober](k); prober != nil {
-		return prober.Probe(ctx)
+	if k.driver.Probe == nil {
+		return nil
 	}
-	return nil
+	return k.driver.Probe(ctx)
 }
+
+// hasController reports whether the driver has anything that is called on a controller.
+func (k *kit) hasController() bool {
+	d := &k.driver
+	return d.Provisioner != nil || d.Attacher != nil || d.Snapshotter != nil || d.List != nil || d.Capacity != nil || d.Expand != nil || d.Modify != nil || d.VolumeHealth != nil
+}
+
+// expands reports whether volumes can grow.
+func (k *kit) expands() bool { return k.driver.Expand != nil || k.driver.ExpandOnNode != nil }

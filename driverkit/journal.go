@@ -12,8 +12,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 
-	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
@@ -39,7 +39,7 @@ type record struct {
 	Targets []target `json:"targets,omitempty"`
 }
 
-// stage is one call of Backend.Stage.
+// stage is one call of Stager.Stage.
 type stage struct {
 	Path       string     `json:"path"`
 	Capability Capability `json:"capability"`
@@ -49,7 +49,7 @@ type stage struct {
 	PublishContext map[string]string `json:"publishContext,omitempty"`
 	// Boot is that of the journal at the call.
 	Boot string `json:"boot"`
-	// Staged is the result; nil until the Backend has returned.
+	// Staged is the result; nil until the driver has returned.
 	Staged *Staged `json:"staged,omitempty"`
 	// Device identifies the device of the result.
 	Device deviceID `json:"device,omitzero"`
@@ -61,7 +61,7 @@ type target struct {
 	Staging    string     `json:"staging,omitempty"`
 	ReadOnly   bool       `json:"readOnly,omitempty"`
 	Capability Capability `json:"capability"`
-	// Stage is that of the path itself, for an inline volume and a PublishOnly Backend.
+	// Stage is that of the path itself, for an inline volume and Support.PublishOnly.
 	Stage *stage `json:"stage,omitempty"`
 	// Inline says that the volume is deleted when it is unpublished.
 	Inline bool `json:"inline,omitempty"`
@@ -134,7 +134,7 @@ func (j *journal) save(r *record) error {
 // replaced, is no error: it must not keep a pod from ending. The next save writes the rest.
 func (j *journal) shrink(ctx context.Context, r *record) error {
 	err := j.save(r)
-	if !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
+	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
 		return err
 	}
 	klog.FromContext(ctx).Error(err, "A record still has a target that is not mounted any more", logging.KeyVolumeID, r.ID)

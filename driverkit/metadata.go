@@ -18,11 +18,40 @@ const (
 	widestMessage = 1 << 30
 )
 
-// metadata serves csi.v1.SnapshotMetadata, for a BlockMetadataReporter.
+// BlocksRequest asks for ranges of a snapshot.
+type BlocksRequest struct {
+	// Snapshot is Snapshot.ID of CreateSnapshot.
+	Snapshot string
+	// Base is the id of an earlier snapshot of the same volume; empty asks for the allocated ranges.
+	Base string
+	// Offset is the byte from which ranges are wanted: a driver may leave out those before it.
+	Offset int64
+	// Secrets are those of the VolumeSnapshotClass.
+	Secrets Secrets
+}
+
+// Blocks are ranges of a snapshot.
+type Blocks struct {
+	// VolumeSize is the size in bytes of the volume that the snapshot was taken of.
+	VolumeSize int64
+	// BlockSize cuts the ranges in blocks of so many bytes, of which they must be multiples; 0 sends ranges as they are
+	// (CSI v1.13, "BlockMetadataType").
+	BlockSize int64
+	// Ranges yields the ranges in ascending order without overlaps, until it yields an error. It runs as long as the CO reads.
+	Ranges iter.Seq2[BlockRange, error]
+}
+
+// BlockRange is a part of a snapshot.
+type BlockRange struct {
+	// Offset is the first byte, Size the number of bytes.
+	Offset, Size int64
+}
+
+// metadata serves csi.v1.SnapshotMetadata.
 type metadata struct {
 	csi.UnimplementedSnapshotMetadataServer
 
-	backend BlockMetadataReporter
+	blocks func(context.Context, *BlocksRequest) (*Blocks, error)
 }
 
 // GetMetadataAllocated streams which ranges of a snapshot are allocated (CSI v1.13, "GetMetadataAllocated").
@@ -54,7 +83,7 @@ func (m *metadata) stream(ctx context.Context, asked *BlocksRequest, most int32,
 	if invalid != nil {
 		return statusOf(invalid, asked.Secrets)
 	}
-	found, err := m.backend.Blocks(ctx, asked)
+	found, err := m.blocks(ctx, asked)
 	if err != nil {
 		return statusOf(err, asked.Secrets)
 	}

@@ -12,11 +12,12 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/longshore-csi/longshore/driverkit"
+	"github.com/longshore-csi/longshore/driverkit/internal/testarray"
 )
 
-// tracked is a Backend that knows the blocks of its snapshots.
+// tracked is a driver that knows the blocks of its snapshots.
 type tracked struct {
-	driverkit.Backend
+	*testarray.Array
 
 	size   int64
 	ranges []driverkit.BlockRange

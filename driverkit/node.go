@@ -1,6 +1,7 @@
 package driverkit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,7 +21,7 @@ type node struct {
 	journal *journal
 }
 
-// NodeGetCapabilities announces what follows from the Backend's interfaces.
+// NodeGetCapabilities announces what follows from the Driver.
 func (n *node) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
 	answer := &csi.NodeGetCapabilitiesResponse{}
 	add := func(announced bool, rpcs ...csi.NodeServiceCapability_RPC_Type) {
@@ -32,26 +33,23 @@ func (n *node) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequ
 			}
 		}
 	}
-	add(!implements[PublishOnly](n.kit), csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME)
+	add(!n.Support.PublishOnly, csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME)
 	add(true, csi.NodeServiceCapability_RPC_GET_VOLUME_STATS, csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER)
-	add(n.expands(), csi.NodeServiceCapability_RPC_EXPAND_VOLUME)
-	add(n.reportsHealth(), csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH)
-	add(implements[Prober](n.kit) || implements[StorageHealthReporter](n.kit), csi.NodeServiceCapability_RPC_GET_STORAGE_HEALTH)
-	add(implements[MountGrouper](n.kit), csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP)
-	add(n.VolumeCondition && n.reportsHealth(), nodeCondition)
+	add(n.expands() && !n.Support.NoNodeExpansion, csi.NodeServiceCapability_RPC_EXPAND_VOLUME)
+	add(true, csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH)
+	add(n.reportsStorage(), csi.NodeServiceCapability_RPC_GET_STORAGE_HEALTH)
+	add(n.Support.MountGroup, csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP)
+	add(n.VolumeCondition, nodeCondition)
 	return answer, nil
 }
-
-// expands reports whether NodeExpandVolume is served.
-func (n *node) expands() bool { return implements[Expander](n.kit) || implements[NodeExpander](n.kit) }
 
 // NodeGetInfo reports the node's id, limit and topology (CSI v1.13, "NodeGetInfo").
 func (n *node) NodeGetInfo(ctx context.Context, _ *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
 	return perform(ctx, n.kit, operation{}, func(ctx context.Context) (*csi.NodeGetInfoResponse, error) {
 		own := Node{ID: n.NodeID, MaxVolumes: n.MaxVolumes, Topology: Segments{}}
-		maps.Copy(own.Topology, n.Topology) // The Backend may change it.
-		if describer := optional[NodeDescriber](n.kit); describer != nil {
-			if err := describer.DescribeNode(ctx, &own); err != nil {
+		maps.Copy(own.Topology, n.Topology) // The driver may change it.
+		if n.driver.DescribeNode != nil {
+			if err := n.driver.DescribeNode(ctx, &own); err != nil {
 				return nil, err
 			}
 		}
@@ -73,7 +71,7 @@ func (n *node) NodeGetInfo(ctx context.Context, _ *csi.NodeGetInfoRequest) (*csi
 
 // NodeStageVolume makes a volume available on the node once, for all its pods (CSI v1.13, "NodeStageVolume").
 func (n *node) NodeStageVolume(ctx context.Context, req *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
-	if implements[PublishOnly](n.kit) {
+	if n.Support.PublishOnly {
 		return nil, unimplemented("NodeStageVolume")
 	}
 	capability, err := n.capabilityOf(req.GetVolumeCapability())
@@ -88,7 +86,7 @@ func (n *node) NodeStageVolume(ctx context.Context, req *csi.NodeStageVolumeRequ
 
 // NodeUnstageVolume undoes NodeStageVolume; a volume that is not staged is no error (CSI v1.13, "NodeUnstageVolume").
 func (n *node) NodeUnstageVolume(ctx context.Context, req *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse, error) {
-	if implements[PublishOnly](n.kit) {
+	if n.Support.PublishOnly {
 		return nil, unimplemented("NodeUnstageVolume")
 	}
 	op := onVolume(req.GetVolumeId(), nil, n.checkPath("staging_target_path", req.GetStagingTargetPath()))
@@ -100,7 +98,8 @@ func (n *node) NodeUnstageVolume(ctx context.Context, req *csi.NodeUnstageVolume
 // NodePublishVolume makes a volume visible to a workload (CSI v1.13, "NodePublishVolume").
 func (n *node) NodePublishVolume(ctx context.Context, req *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
 	capability, err := n.capabilityOf(req.GetVolumeCapability())
-	inline, inlineErr := n.inlineOf(req, capability)
+	tokens := tokensOf(req)
+	inline, inlineErr := n.inlineOf(req, capability, tokens)
 	op := onVolume(req.GetVolumeId(), allSecrets(req.GetSecrets(), req.GetVolumeContext(), capability.MountFlags), n.checkPath("target_path", req.GetTargetPath()),
 		n.checkOptionalPath("staging_target_path", req.GetStagingTargetPath()), err, inlineErr)
 	return perform(ctx, n.kit, op, func(ctx context.Context) (*csi.NodePublishVolumeResponse, error) {
@@ -108,13 +107,13 @@ func (n *node) NodePublishVolume(ctx context.Context, req *csi.NodePublishVolume
 			Path: req.GetTargetPath(), Staging: req.GetStagingTargetPath(), ReadOnly: req.GetReadonly() || capability.ReadOnly(), Capability: capability,
 		}
 		stage := &StageRequest{
-			ID: req.GetVolumeId(), Path: want.Path, Capability: capability, ReadOnly: want.ReadOnly,
+			ID: req.GetVolumeId(), Path: want.Path, Capability: capability, ReadOnly: want.ReadOnly, Tokens: tokens,
 			Secrets: req.GetSecrets(), VolumeContext: req.GetVolumeContext(), PublishContext: req.GetPublishContext(),
 		}
 		switch {
 		case inline != nil:
 			return &csi.NodePublishVolumeResponse{}, n.publishInline(ctx, want, inline, stage)
-		case implements[PublishOnly](n.kit):
+		case n.Support.PublishOnly:
 			return &csi.NodePublishVolumeResponse{}, n.publishUnstaged(ctx, want, stage, nil)
 		}
 		return &csi.NodePublishVolumeResponse{}, n.publish(ctx, want, stage)
@@ -134,7 +133,7 @@ func (n *node) NodeGetVolumeStats(ctx context.Context, req *csi.NodeGetVolumeSta
 	op := operation{invalid: errors.Join(required("volume_id", req.GetVolumeId()), required("volume_path", req.GetVolumePath()))}
 	return perform(ctx, n.kit, op, func(ctx context.Context) (*csi.NodeGetVolumeStatsResponse, error) {
 		answer, err := n.stats(ctx, req.GetVolumeId(), req.GetVolumePath())
-		if !n.VolumeCondition || !n.reportsHealth() || isNotFound(err) {
+		if !n.VolumeCondition || isNotFound(err) {
 			return answer, err
 		}
 		return n.withCondition(ctx, req.GetVolumeId(), answer, err)
@@ -143,15 +142,14 @@ func (n *node) NodeGetVolumeStats(ctx context.Context, req *csi.NodeGetVolumeSta
 
 // NodeExpandVolume lets a volume have its new size on this node (CSI v1.13, "NodeExpandVolume").
 func (n *node) NodeExpandVolume(ctx context.Context, req *csi.NodeExpandVolumeRequest) (*csi.NodeExpandVolumeResponse, error) {
-	if !n.expands() {
+	if !n.expands() || n.Support.NoNodeExpansion {
 		return nil, unimplemented("NodeExpandVolume")
 	}
 	size, sizeErr := rangeOf(req.GetCapacityRange())
-	_, capabilityErr := n.optionalCapabilityOf(req.GetVolumeCapability())
+	capability, capabilityErr := n.optionalCapabilityOf(req.GetVolumeCapability())
 	op := onVolume(req.GetVolumeId(), req.GetSecrets(), required("volume_path", req.GetVolumePath()), sizeErr, capabilityErr)
 	return perform(ctx, n.kit, op, func(ctx context.Context) (*csi.NodeExpandVolumeResponse, error) {
-		return &csi.NodeExpandVolumeResponse{CapacityBytes: size.Required}, n.expand(ctx, req.GetVolumePath(), &NodeExpandRequest{
-			ID: req.GetVolumeId(), Size: size, Secrets: req.GetSecrets(),
-		})
+		expanded, err := n.expand(ctx, &NodeExpandRequest{ID: req.GetVolumeId(), Path: req.GetVolumePath(), Size: size, Capability: capability, Secrets: req.GetSecrets()})
+		return &csi.NodeExpandVolumeResponse{CapacityBytes: cmp.Or(expanded, size.Required)}, err
 	})
 }

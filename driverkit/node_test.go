@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -117,7 +118,7 @@ func TestContradictions(t *testing.T) {
 	wantCode(t, "publish as a device", err, codes.FailedPrecondition)
 	for mode, want := range map[driverkit.AccessMode]codes.Code{driverkit.SingleNodeSingleWriter: codes.FailedPrecondition, driverkit.SingleNodeWriter: codes.FailedPrecondition} {
 		second := b.publishRequest(v, "pod-2")
-		second.VolumeCapability.AccessMode.Mode = mode
+		second.VolumeCapability.AccessMode.Mode = csi.VolumeCapability_AccessMode_Mode(mode)
 		_, err = b.NodePublishVolume(ctxOf(t), second)
 		wantCode(t, "publish at another path in mode "+mode.String(), err, want)
 	}
@@ -125,7 +126,7 @@ func TestContradictions(t *testing.T) {
 	wantCode(t, "unpublish", b.unpublish(v, "pod-1"), codes.OK)
 	multi := func(target string) error {
 		req := b.publishRequest(v, target)
-		req.VolumeCapability.AccessMode.Mode = driverkit.SingleNodeMultiWriter
+		req.VolumeCapability.AccessMode.Mode = csi.VolumeCapability_AccessMode_Mode(driverkit.SingleNodeMultiWriter)
 		_, err := b.NodePublishVolume(ctxOf(t), req)
 		return err
 	}
@@ -166,9 +167,9 @@ func TestFailedStageIsUndone(t *testing.T) {
 	}
 }
 
-// stuck is a Backend that cannot unstage at first.
+// stuck is a driver that cannot unstage at first.
 type stuck struct {
-	driverkit.Backend
+	backend
 
 	failures *int
 }
@@ -178,7 +179,7 @@ func (s stuck) Unstage(ctx context.Context, req *driverkit.UnstageRequest) error
 		*s.failures--
 		return errBroken
 	}
-	return s.Backend.Unstage(ctx, req)
+	return s.backend.Unstage(ctx, req)
 }
 
 // TestUndoFails keeps the record of a stage that failed and could not be undone, so that NodeUnstageVolume of a later process undoes it.
@@ -213,10 +214,10 @@ func TestUnknownVolume(t *testing.T) {
 	}
 }
 
-// failing is a Backend whose nodes cannot ask the storage system.
-type failing struct{ driverkit.Backend }
+// failing is a driver whose nodes cannot ask the storage system.
+type failing struct{ backend }
 
-// Get implements driverkit.Backend.
+// Get implements driverkit.Provisioner.
 func (failing) Get(context.Context, *driverkit.GetRequest) (*driverkit.Volume, error) {
 	return nil, errBroken
 }
@@ -233,14 +234,14 @@ func TestPublishUnstaged(t *testing.T) {
 	wantCode(t, "publish where nodes cannot ask", b.publish(unknown, "pod-1"), codes.FailedPrecondition)
 }
 
-// owning is a Backend that knows the one path at which its volume is mounted.
+// owning is a driver that knows the one path at which its volume is mounted.
 type owning struct {
-	driverkit.Backend
+	backend
 
 	path string
 }
 
-// OwnsMount implements driverkit.MountOwner.
+// OwnsMount is a part of a driverkit.Driver.
 func (o owning) OwnsMount(_ context.Context, req *driverkit.MountRequest) (bool, error) {
 	if req.ID != "vol-000001" && req.ID != "unknown" {
 		return false, fmt.Errorf("asked for volume %q", req.ID)
@@ -248,7 +249,7 @@ func (o owning) OwnsMount(_ context.Context, req *driverkit.MountRequest) (bool,
 	return req.Path == o.path, nil
 }
 
-// TestMountOwner keeps what others have mounted at paths that the journal does not know, and unmounts what the Backend says is its own.
+// TestMountOwner keeps what others have mounted at paths that the journal does not know, and unmounts what the driver says is its own.
 func TestMountOwner(t *testing.T) {
 	tests := map[string]struct {
 		own  string
@@ -295,9 +296,9 @@ func TestUnstageElsewhere(t *testing.T) {
 	}
 }
 
-// staging is a Backend that mounts a volume itself at its staging path, for writing.
+// staging is a driver that mounts a volume itself at its staging path, for writing.
 type staging struct {
-	driverkit.Backend
+	backend
 
 	mounts *mount.Fake
 }
@@ -306,12 +307,12 @@ func (s staging) Stage(ctx context.Context, req *driverkit.StageRequest) (*drive
 	return &driverkit.Staged{Mounted: true}, s.mounts.Place(ctx, "server:/"+req.ID, req.Path, mount.Options{})
 }
 
-// TestWritableAlthoughReadOnly refuses a mount of the Backend that can be written although the access mode forbids it.
+// TestWritableAlthoughReadOnly refuses a mount of the driver that can be written although the access mode forbids it.
 func TestWritableAlthoughReadOnly(t *testing.T) {
 	b := prepareBench(t, nil)
 	b.start(staging{b.array, b.mounts})
 	req := b.stageRequest(b.create("pvc-1"))
-	req.VolumeCapability.AccessMode.Mode = driverkit.SingleNodeReaderOnly
+	req.VolumeCapability.AccessMode.Mode = csi.VolumeCapability_AccessMode_Mode(driverkit.SingleNodeReaderOnly)
 	_, err := b.NodeStageVolume(ctxOf(t), req)
 	wantCode(t, "stage", err, codes.Internal)
 	if left := b.mounts.Targets(); len(left) > 0 {
@@ -376,17 +377,18 @@ func TestBlock(t *testing.T) {
 	wantCode(t, "unstage", b.unstage(v), codes.OK)
 }
 
-// noSecondDevice is a ReadOnlyDevicer that fails after it made the device.
+// noSecondDevice is a driver that fails after it made the device.
 type noSecondDevice struct{ *testarray.Array }
 
-func (n noSecondDevice) ReadOnlyDevice(ctx context.Context, req *driverkit.StageRequest) (string, error) {
+func (n noSecondDevice) ReadOnlyDevice(ctx context.Context, req *driverkit.StageRequest) (*driverkit.Staged, error) {
 	_, err := n.Array.ReadOnlyDevice(ctx, req)
-	return "", errors.Join(err, errBroken)
+	return nil, errors.Join(err, errBroken)
 }
 
 // TestBlockReadOnly publishes a raw block volume read-only from a second device, which goes with the stage.
 func TestBlockReadOnly(t *testing.T) {
-	b := prepareBench(t, func(o *driverkit.Options) { o.Without = []string{"ReadOnlyDevicer"} })
+	b := prepareBench(t, nil)
+	b.parts = func(d *driverkit.Driver) { d.ReadOnlyDevice = nil }
 	b.start(b.array)
 	v := b.create("pvc-1")
 	stage, publish := b.stageRequest(v), b.publishRequest(v, "pod-1")
@@ -412,7 +414,7 @@ func TestBlockReadOnly(t *testing.T) {
 		}
 	}
 	life("publish a device read-only that can be written", codes.InvalidArgument)
-	b.options = nil
+	b.parts = nil
 	b.restart()
 	life("publish from the second device", codes.OK)
 	b.stop()
@@ -422,10 +424,10 @@ func TestBlockReadOnly(t *testing.T) {
 }
 
 // readOnlyDevices shows devices that refuse writes.
-type readOnlyDevices struct{ driverkit.Backend }
+type readOnlyDevices struct{ backend }
 
 func (r readOnlyDevices) Stage(ctx context.Context, req *driverkit.StageRequest) (*driverkit.Staged, error) {
-	staged, err := r.Backend.Stage(ctx, req)
+	staged, err := r.backend.Stage(ctx, req)
 	if err == nil {
 		staged.ReadOnly = true
 	}
@@ -459,26 +461,26 @@ func TestSharedFilesystem(t *testing.T) {
 	} {
 		v := b.create("pvc-" + mode.String())
 		req := b.stageRequest(v)
-		req.VolumeCapability.AccessMode.Mode = mode
+		req.VolumeCapability.AccessMode.Mode = csi.VolumeCapability_AccessMode_Mode(mode)
 		_, err := b.NodeStageVolume(ctxOf(t), req)
 		wantCode(t, "stage in mode "+mode.String(), err, want) // A blank device is not mounted read-only.
 		wantCode(t, "delete", b.delete(v), codes.OK)           // ErrInUse if it is still staged.
 	}
 }
 
-// counting is a Backend that counts its stages.
+// counting is a driver that counts its stages.
 type counting struct {
-	driverkit.Backend
+	backend
 
 	stages *int
 }
 
 func (c counting) Stage(ctx context.Context, req *driverkit.StageRequest) (*driverkit.Staged, error) {
 	*c.stages++
-	return c.Backend.Stage(ctx, req)
+	return c.backend.Stage(ctx, req)
 }
 
-// TestDeviceIsAskedForAgain has a repeated stage of a raw block volume ask the Backend, as the kernel may have given the name to another device.
+// TestDeviceIsAskedForAgain has a repeated stage of a raw block volume ask the driver, as the kernel may have given the name to another device.
 func TestDeviceIsAskedForAgain(t *testing.T) {
 	b := prepareBench(t, nil)
 	var stages int
@@ -490,7 +492,7 @@ func TestDeviceIsAskedForAgain(t *testing.T) {
 		wantCode(t, "stage", err, codes.OK)
 	}
 	if stages != 3 {
-		t.Errorf("the Backend was asked %d times, want 3", stages)
+		t.Errorf("the driver was asked %d times, want 3", stages)
 	}
 }
 
@@ -541,11 +543,11 @@ func TestFailedStageAfterReboot(t *testing.T) {
 	wantCode(t, "delete", b.delete(v), codes.OK) // ErrInUse if it is staged.
 }
 
-// half is a Backend that stages, says that the request is wrong, and cannot unstage.
-type half struct{ driverkit.Backend }
+// half is a driver that stages, says that the request is wrong, and cannot unstage.
+type half struct{ backend }
 
 func (h half) Stage(ctx context.Context, req *driverkit.StageRequest) (*driverkit.Staged, error) {
-	_, err := h.Backend.Stage(ctx, req)
+	_, err := h.backend.Stage(ctx, req)
 	return nil, errors.Join(err, driverkit.ErrInvalid)
 }
 
@@ -558,16 +560,14 @@ func TestUncertainOutcome(t *testing.T) {
 	wantCode(t, "stage", b.stage(b.create("pvc-1")), codes.Aborted)
 }
 
-// share is a network file system: PublishOnly, mounted by the Backend.
+// share is a network file system: Support.PublishOnly, mounted by the driver.
 type share struct {
-	driverkit.Backend
+	backend
 
 	mounts *mount.Fake
 	// writable mounts for writing whatever is asked for.
 	writable bool
 }
-
-func (share) PublishesOnly() {}
 
 func (s share) Stage(ctx context.Context, req *driverkit.StageRequest) (*driverkit.Staged, error) {
 	if s.mounts.At(req.Path) == nil {
@@ -582,14 +582,14 @@ func (s share) Unstage(context.Context, *driverkit.UnstageRequest) error { retur
 
 // TestPublishOnly publishes without a stage.
 func TestPublishOnly(t *testing.T) {
-	b := prepareBench(t, nil)
+	b := prepareBench(t, func(o *driverkit.Options) { o.Support.PublishOnly = true })
 	b.start(share{b.array, b.mounts, false})
 	v := b.create("pvc-1")
 	wantCode(t, "stage", b.stage(v), codes.Unimplemented)
 	publish := func(target string, readOnly bool) error {
 		req := b.publishRequest(v, target)
 		req.StagingTargetPath, req.Readonly = "", readOnly
-		req.VolumeCapability.AccessMode.Mode = driverkit.SingleNodeMultiWriter
+		req.VolumeCapability.AccessMode.Mode = csi.VolumeCapability_AccessMode_Mode(driverkit.SingleNodeMultiWriter)
 		_, err := b.NodePublishVolume(ctxOf(t), req)
 		return err
 	}
@@ -606,7 +606,7 @@ func TestPublishOnly(t *testing.T) {
 	}
 	b.stop()
 	b.start(share{b.array, b.mounts, true})
-	wantCode(t, "publish read-only by a Backend that mounts for writing", publish("pod-3", true), codes.Internal)
+	wantCode(t, "publish read-only by a driver that mounts for writing", publish("pod-3", true), codes.Internal)
 	if left := b.mounts.Targets(); len(left) > 0 {
 		t.Errorf("left mounted: %q", left)
 	}
@@ -620,22 +620,22 @@ func TestStateDirLocked(t *testing.T) {
 	}
 	o := driverkit.NewOptions("kit.example.com")
 	o.Endpoint, o.NodeID, o.StateDir = "unix://"+b.path("other.sock"), "node-1", b.path("state")
-	err := driverkit.Serve(klog.NewContext(t.Context(), klog.Logger{}), o, b.array)
+	err := driverkit.Serve(klog.NewContext(t.Context(), klog.Logger{}), o, testarray.Driver(b.array))
 	if !errors.Is(err, state.ErrLocked) {
 		t.Errorf("got %v, want state.ErrLocked", err)
 	}
 }
 
-// remembering is a Backend that notes what it is asked to unstage.
+// remembering is a driver that notes what it is asked to unstage.
 type remembering struct {
-	driverkit.Backend
+	backend
 
 	unstaged *[]driverkit.UnstageRequest
 }
 
 func (r remembering) Unstage(ctx context.Context, req *driverkit.UnstageRequest) error {
 	*r.unstaged = append(*r.unstaged, *req)
-	return r.Backend.Unstage(ctx, req)
+	return r.backend.Unstage(ctx, req)
 }
 
 // editRecord changes the text of the journal's only record.
@@ -654,7 +654,7 @@ func (b *bench) editRecord(edit func(string) string) {
 	}
 }
 
-// TestDeviceOfEarlierBoot gives the Backend no name of a device that the kernel may have given to another one since.
+// TestDeviceOfEarlierBoot gives the driver no name of a device that the kernel may have given to another one since.
 func TestDeviceOfEarlierBoot(t *testing.T) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -760,23 +760,21 @@ func TestInline(t *testing.T) {
 	wantCode(t, "the volume that could not be published", err, codes.NotFound)
 }
 
-// grouped is a Backend that gives files to groups.
+// grouped is a driver that gives files to groups.
 type grouped struct {
-	driverkit.Backend
+	backend
 
 	group *string
 }
 
-func (grouped) MountsGroup() {}
-
 func (g grouped) Stage(ctx context.Context, req *driverkit.StageRequest) (*driverkit.Staged, error) {
 	*g.group = req.Capability.MountGroup
-	return g.Backend.Stage(ctx, req)
+	return g.backend.Stage(ctx, req)
 }
 
 // TestMountGroup passes the group on.
 func TestMountGroup(t *testing.T) {
-	b := prepareBench(t, nil)
+	b := prepareBench(t, func(o *driverkit.Options) { o.Support.MountGroup = true })
 	var group string
 	b.start(grouped{b.array, &group})
 	req := b.stageRequest(b.create("pvc-1"))
@@ -790,21 +788,21 @@ func TestMountGroup(t *testing.T) {
 	wantCode(t, "stage for another group", err, codes.AlreadyExists)
 }
 
-// measured is a Backend that knows how much of some volumes is used.
+// measured is a driver that knows how much of some volumes is used.
 type measured struct {
-	driverkit.Backend
+	backend
 
 	usage *filesystem.Usage
 }
 
 func (m measured) Usage(_ context.Context, req *driverkit.UsageRequest) (*filesystem.Usage, error) {
-	if req.Staged == (driverkit.Staged{}) || req.Path == "" {
+	if req.Staged.Device == "" || req.Path == "" {
 		return nil, fmt.Errorf("request %+v: %w", req, driverkit.ErrInvalid)
 	}
 	return m.usage, nil
 }
 
-// TestUsage has a Backend say what is used, and the kit where it does not.
+// TestUsage has a driver say what is used, and the kit where it does not.
 func TestUsage(t *testing.T) {
 	known := &filesystem.Usage{Bytes: filesystem.Space{Total: 10, Used: 3, Available: 7}}
 	for name, want := range map[string]*filesystem.Usage{"Known": known, "Unknown": nil} {
@@ -817,7 +815,7 @@ func TestUsage(t *testing.T) {
 			wantCode(t, "stats", err, codes.OK)
 			usage := stats.GetUsage()
 			if want != nil && (len(usage) != 1 || usage[0].GetTotal() != 10 || usage[0].GetUsed() != 3 || usage[0].GetAvailable() != 7) {
-				t.Errorf("usage %v, want that of the Backend without inodes", usage)
+				t.Errorf("usage %v, want that of the driver without inodes", usage)
 			}
 			if want == nil && (len(usage) != 2 || usage[0].GetTotal() != v.GetCapacityBytes()) {
 				t.Errorf("usage %v, want that of the file system", usage)
@@ -886,13 +884,13 @@ func TestAnotherDevice(t *testing.T) {
 	wantCode(t, "statistics", err, codes.NotFound)
 }
 
-// told is a Backend that notes what it is asked to unstage.
+// told is a driver that notes what it is asked to unstage.
 type told struct {
 	*testarray.Array
 	unstaged *driverkit.UnstageRequest
 }
 
-// Unstage implements driverkit.Backend.
+// Unstage implements driverkit.Stager.
 func (b told) Unstage(ctx context.Context, req *driverkit.UnstageRequest) error {
 	*b.unstaged = *req
 	return b.Array.Unstage(ctx, req)
@@ -939,14 +937,14 @@ func TestAdoption(t *testing.T) {
 	forget()
 	wantCode(t, "unstage under pods that no record names", b.unstage(v), codes.FailedPrecondition)
 	if backend.unstaged.ID != "" {
-		t.Errorf("the Backend was asked to unstage %+v under running pods", backend.unstaged)
+		t.Errorf("the driver was asked to unstage %+v under running pods", backend.unstaged)
 	}
 	for _, pod := range []string{"pod-1", "pod-2"} {
 		wantCode(t, "unpublish "+pod, b.unpublish(v, pod), codes.OK)
 	}
 	wantCode(t, "unstage", b.unstage(v), codes.OK)
 	if backend.unstaged.Staged == nil || backend.unstaged.Staged.Device != device {
-		t.Errorf("the Backend was asked to unstage %+v, want device %s", backend.unstaged.Staged, device)
+		t.Errorf("the driver was asked to unstage %+v, want device %s", backend.unstaged.Staged, device)
 	}
 	if left := b.mounts.Targets(); len(left) > 0 || b.records() > 0 {
 		t.Errorf("left mounted: %q, %d records", left, b.records())
@@ -967,10 +965,10 @@ func TestFailedAdoption(t *testing.T) {
 	}
 }
 
-// quotingFlags is a Backend whose errors have the mount flags of a request.
+// quotingFlags is a driver whose errors have the mount flags of a request.
 type quotingFlags struct{ *testarray.Array }
 
-// Stage implements driverkit.Backend.
+// Stage implements driverkit.Stager.
 func (quotingFlags) Stage(_ context.Context, req *driverkit.StageRequest) (*driverkit.Staged, error) {
 	return nil, fmt.Errorf("mount with %v: %w", req.Capability.MountFlags, driverkit.ErrUnavailable)
 }
@@ -1005,7 +1003,7 @@ func TestMountFlagsAreSecret(t *testing.T) {
 	b.stop()
 	b.start(quotingFlags{b.array})
 	quoted := stage("hunter2")
-	wantCode(t, "a Backend that quotes flags", quoted, codes.Unavailable)
+	wantCode(t, "a driver that quotes flags", quoted, codes.Unavailable)
 	for _, err := range []error{broken, quoted} {
 		if strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%v has the value of a flag", err)
@@ -1013,10 +1011,10 @@ func TestMountFlagsAreSecret(t *testing.T) {
 	}
 }
 
-// inDirectory is a Backend that stages directories.
+// inDirectory is a driver that stages directories.
 type inDirectory struct{ *testarray.Array }
 
-// Stage implements driverkit.Backend.
+// Stage implements driverkit.Stager.
 func (b inDirectory) Stage(context.Context, *driverkit.StageRequest) (*driverkit.Staged, error) {
 	return &driverkit.Staged{Directory: b.Dir}, nil
 }
@@ -1035,4 +1033,92 @@ func TestSELinuxContext(t *testing.T) {
 	b.start(inDirectory{b.array})
 	_, err = b.NodeStageVolume(ctxOf(t), req)
 	wantCode(t, "stage a directory", err, codes.InvalidArgument)
+}
+
+// renewing is a driver that is told of new tokens.
+type renewing struct {
+	*testarray.Array
+	requests *[]driverkit.StageRequest
+}
+
+func (r renewing) Republish(_ context.Context, req *driverkit.StageRequest) error {
+	*r.requests = append(*r.requests, *req)
+	return nil
+}
+
+// TestRepublish hands the tokens of a repeated NodePublishVolume to the driver, which kubelets send in the volume context or as a secret.
+func TestRepublish(t *testing.T) {
+	const key = "csi.storage.k8s.io/serviceAccount.tokens"
+	b := prepareBench(t, nil)
+	var requests []driverkit.StageRequest
+	b.start(renewing{b.array, &requests})
+	v := b.create("pvc-1")
+	wantCode(t, "stage", b.stage(v), codes.OK)
+	staged, inline := b.publishRequest(v, "pod-1"), inlineRequest(b, "true")
+	inline.TargetPath = b.path("pod-2")
+	publish := func(token string) {
+		t.Helper()
+		text := `{"vault":{"token":"` + token + `","expirationTimestamp":"2030-01-01T00:00:00Z"}}`
+		inline.VolumeContext[key] = text
+		staged.Secrets = map[string]string{key: text}
+		for _, req := range []*csi.NodePublishVolumeRequest{staged, inline} {
+			_, err := b.NodePublishVolume(ctxOf(t), req)
+			wantCode(t, "publish with token "+token, err, codes.OK)
+		}
+	}
+	publish("first-token")
+	if len(requests) != 0 {
+		t.Fatalf("the first publication is a repeated one: %+v", requests)
+	}
+	publish("second-token")
+	if len(requests) != 2 || requests[0].Path != staged.GetTargetPath() || requests[1].Path != inline.GetTargetPath() {
+		t.Fatalf("the driver was told %+v, want both targets", requests)
+	}
+	for _, req := range requests {
+		if token := req.Tokens["vault"]; token.Value != "second-token" || token.Expires.Year() != 2030 {
+			t.Errorf("%s: token %q until %v", req.Path, token.Value, token.Expires)
+		}
+		req.Secrets, req.VolumeContext = nil, nil
+		if shown := fmt.Sprintf("%v %+v %#v", req, req, req.Tokens); strings.Contains(shown, "second-token") {
+			t.Errorf("the request prints its token: %s", shown)
+		}
+	}
+}
+
+// TestStagedOptions makes and mounts a file system as the driver says.
+func TestStagedOptions(t *testing.T) {
+	b := prepareBench(t, nil)
+	files := &optionFiles{Fake: b.files}
+	b.options = func(o *driverkit.Options) { o.Filesystems = files }
+	b.start(formatting{b.array})
+	v := b.create("pvc-1")
+	req := b.stageRequest(v)
+	req.VolumeCapability.GetMount().MountFlags = []string{"noatime"}
+	_, err := b.NodeStageVolume(ctxOf(t), req)
+	wantCode(t, "stage", err, codes.OK)
+	if got := files.last; !slices.Equal(got.FormatOptions, []string{"-i", "16384"}) || !slices.Equal(got.Flags, []string{"noatime", "nodelalloc"}) {
+		t.Errorf("mounted with %+v", got)
+	}
+}
+
+// formatting is a driver that knows how its file systems are made and mounted.
+type formatting struct{ *testarray.Array }
+
+func (f formatting) Stage(ctx context.Context, req *driverkit.StageRequest) (*driverkit.Staged, error) {
+	staged, err := f.Array.Stage(ctx, req)
+	if err == nil {
+		staged.FormatOptions, staged.MountFlags = []string{"-i", "16384"}, []string{"nodelalloc"}
+	}
+	return staged, err
+}
+
+// optionFiles notes the options of the last mount.
+type optionFiles struct {
+	*filesystem.Fake
+	last filesystem.Options
+}
+
+func (f *optionFiles) Mount(ctx context.Context, device, target string, o filesystem.Options) error {
+	f.last = o
+	return f.Fake.Mount(ctx, device, target, o)
 }

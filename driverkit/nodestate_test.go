@@ -3,6 +3,7 @@ package driverkit_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/longshore-csi/longshore/driverkit"
 	"github.com/longshore-csi/longshore/driverkit/filesystem"
+	"github.com/longshore-csi/longshore/driverkit/internal/testarray"
 )
 
 // TestOwnDirs: nothing is mounted in the directories of a driver, or above them.
@@ -43,12 +45,12 @@ func TestOpened(t *testing.T) {
 	second.Endpoint, second.NodeID, second.StateDir = "unix://"+b.path("second.sock"), "node-1", b.path("state")
 	second.Opened = func(context.Context) error { return errors.New("must not be called") }
 	ctx := klog.NewContext(ctxOf(t), klog.Logger{})
-	if err := driverkit.Serve(ctx, second, b.array); err == nil || strings.Contains(err.Error(), "must not be called") {
+	if err := driverkit.Serve(ctx, second, testarray.Driver(b.array)); err == nil || strings.Contains(err.Error(), "must not be called") {
 		t.Errorf("a second driver: %v, want that the state directory is locked", err)
 	}
 	b.stop()
 	second.Opened = func(context.Context) error { return errBroken }
-	if err := driverkit.Serve(ctx, second, b.array); !errors.Is(err, errBroken) || calls != 1 {
+	if err := driverkit.Serve(ctx, second, testarray.Driver(b.array)); !errors.Is(err, errBroken) || calls != 1 {
 		t.Errorf("serve: %v after %d calls of Opened, want its error after 1", err, calls)
 	}
 }
@@ -136,19 +138,29 @@ func TestStageCompletesGrowth(t *testing.T) {
 
 // degraded is an array that reports the health of its storage.
 type degraded struct {
-	driverkit.Backend
-	conditions []driverkit.StorageCondition
+	backend
+	health driverkit.Health
 }
 
-func (d degraded) StorageHealth(context.Context) []driverkit.StorageCondition { return d.conditions }
+func (d degraded) StorageHealth(_ context.Context, req *driverkit.StorageHealthRequest) (*driverkit.Health, error) {
+	if req.Secrets["account"] == "wrong-account" {
+		return nil, fmt.Errorf("account %s: %w", req.Secrets["account"], driverkit.ErrDenied)
+	}
+	return &d.health, nil
+}
 
 func TestStorageHealth(t *testing.T) {
 	b := prepareBench(t, nil)
-	b.start(degraded{b.array, []driverkit.StorageCondition{{Severity: driverkit.StorageDegraded, Reason: "LowSpace", Message: "5% are left"}}})
+	b.start(degraded{b.array, driverkit.Health{Conditions: []driverkit.Condition{{Severity: driverkit.Degraded, Reason: "LowSpace", Message: "5% are left"}}}})
 	health, err := b.NodeGetStorageHealth(ctxOf(t), &csi.NodeGetStorageHealthRequest{})
 	wantCode(t, "health", err, codes.OK)
-	if list := health.GetBackendHealth(); len(list) != 1 || list[0].GetStatus() != driverkit.StorageDegraded || list[0].GetReason() != "LowSpace" || list[0].GetMessage() == "" {
-		t.Errorf("health %v, want the condition of the Backend", list)
+	if list := health.GetBackendHealth(); len(list) != 1 || list[0].GetStatus() != csi.StorageHealthErrorType_STORAGE_DEGRADED || list[0].GetReason() != "LowSpace" || list[0].GetMessage() == "" {
+		t.Errorf("health %v, want the condition of the driver", list)
+	}
+	_, err = b.NodeGetStorageHealth(ctxOf(t), &csi.NodeGetStorageHealthRequest{Secrets: map[string]string{"account": "wrong-account"}})
+	wantCode(t, "health with a wrong account", err, codes.PermissionDenied)
+	if strings.Contains(err.Error(), "wrong-account") {
+		t.Errorf("%v has a secret", err)
 	}
 	announced, err := b.NodeGetCapabilities(ctxOf(t), &csi.NodeGetCapabilitiesRequest{})
 	if err != nil || !strings.Contains(announced.String(), "GET_STORAGE_HEALTH") {

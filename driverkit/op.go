@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"path"
-	"reflect"
 	"slices"
 	"sync/atomic"
 
@@ -36,7 +35,7 @@ type locks struct {
 // faultPointKey is the key in a context under which a call has its kit.
 type faultPointKey struct{}
 
-// FaultPoint is a point of a Backend's own work at which a crash or the end of a call may matter, such as before and after a request to the storage system. ctx is that of the call. Tests of
+// FaultPoint is a point of a driver's own work at which a crash or the end of a call may matter, such as before and after a request to the storage system. ctx is that of the call. Tests of
 // package drivertest let the driver die there, and the call end; otherwise nothing happens.
 func FaultPoint(ctx context.Context, name string) {
 	if k, ok := ctx.Value(faultPointKey{}).(*kit); ok {
@@ -122,12 +121,12 @@ func (l *locks) free(ctx context.Context, id string) (waited bool, err error) {
 type kit struct {
 	Options
 
-	backend    Backend
+	driver     Driver
 	locks      locks
 	background Background
 	// lock is that of the state directory, here so that it lives as long as the work that refers to the kit.
 	lock *state.Lock
-	// started says that the Backend could work once.
+	// started says that Driver.Probe has succeeded once.
 	started atomic.Bool
 }
 
@@ -137,18 +136,4 @@ func (k *kit) at(ctx context.Context, point string) {
 		method, _ := grpc.Method(ctx)
 		k.FaultPoint(ctx, path.Base(method)+":"+point)
 	}
-}
-
-// implements reports whether the Backend has an optional interface that is to be served.
-func implements[I any](k *kit) bool {
-	_, ok := k.backend.(I)
-	return ok && !slices.Contains(k.Without, reflect.TypeFor[I]().Name())
-}
-
-// optional returns the Backend as an optional interface; the zero value if it does not implement it, or it is not to be served.
-func optional[I any](k *kit) (i I) {
-	if implements[I](k) {
-		i, _ = k.backend.(I)
-	}
-	return i
 }

@@ -12,11 +12,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 
 	"github.com/longshore-csi/longshore/csikit/drivername"
 	"github.com/longshore-csi/longshore/csikit/flagset"
+	"github.com/longshore-csi/longshore/csikit/procmetrics"
 	"github.com/longshore-csi/longshore/driverkit/filesystem"
 	"github.com/longshore-csi/longshore/driverkit/mount"
 )
@@ -54,19 +55,16 @@ type Options struct {
 	// Support is which capabilities the driver's volumes have.
 	Support Support
 	// TopologyKeys are the keys of the segments that volumes and nodes have, such as "topology.example.com/zone"; none means that every node reaches
-	// every volume. A key needs a value on every node, by --topology or NodeDescriber.
+	// every volume. A key needs a value on every node, by --topology or Driver.DescribeNode.
 	TopologyKeys []string
-	// Without are the names of optional interfaces of the Backend that are not served, "Expander" for instance: for a driver with a flag that switches
-	// them off.
-	Without []string
-	// OfflineExpansion announces that volumes are expanded while no node uses them, for an Expander.
+	// OfflineExpansion announces that volumes are expanded while no node uses them.
 	OfflineExpansion bool
 
 	// Endpoint is where CSI is served: unix:///path, a bare path, or tcp://host:port, which has neither authentication nor encryption.
 	Endpoint string
 	// Mode selects the services.
 	Mode Mode
-	// NodeID is the id by which Attach knows this node. Required unless Mode is ModeController or the Backend is a NodeDescriber.
+	// NodeID is the id by which Attach knows this node. Required unless Mode is ModeController or the driver has DescribeNode.
 	NodeID string
 	// Topology are the node's segments.
 	Topology Segments
@@ -82,20 +80,22 @@ type Options struct {
 	// StopTimeout is how long running calls may go on at the end.
 	StopTimeout time.Duration
 	// VolumeCondition adds the VolumeCondition of CSI v1.12 to answers, for kubelets up to Kubernetes 1.36, which do not know the health calls of v1.13.
-	// It is for a HealthReporter.
 	VolumeCondition bool
 	// HTTP serves metrics, health and state.
-	HTTP flagset.HTTP
+	HTTP HTTP
+	// Registry has the metrics that HTTP serves. A driver registers its own metrics with that of NewOptions, which has those of the process.
+	Registry *prometheus.Registry
 	// Tracing makes an OpenTelemetry span for each call with the tracer provider of the process. Main sets it by the environment.
 	Tracing bool
 
-	// Opened is called once when this process holds the lock of StateDir, before the first call is served: for a Backend that has state of its own. An error
+	// Opened is called once when this process holds the lock of StateDir, before the first call is served: for a driver that has state of its own. An error
 	// ends Serve.
 	Opened func(ctx context.Context) error
 	// Interceptors run right around the kit's services, first to last.
 	Interceptors []grpc.UnaryServerInterceptor
-	// Services may replace the kit's services before they are registered, or wrap them; a service that the Mode excludes is nil.
-	Services func(*Services)
+	// ControllerServices is called before Opened with a function that registers Controller and GroupController, which share locks and state with those that are served, with a further gRPC server: for a
+	// driver whose processes hand calls to each other.
+	ControllerServices func(register func(grpc.ServiceRegistrar))
 	// Register registers further services.
 	Register func(grpc.ServiceRegistrar)
 	// State returns what /debug/state shows under "driver", as JSON; nil shows nothing. It must have no secrets.
@@ -109,18 +109,19 @@ type Options struct {
 	FaultPoint func(ctx context.Context, point string)
 }
 
-// Services are the gRPC services of a driver.
-type Services struct {
-	// Identity is served in every Mode.
-	Identity csi.IdentityServer
-	// Controller is served in ModeAll and ModeController.
-	Controller csi.ControllerServer
-	// GroupController is served beside Controller, for a GroupSnapshotter.
-	GroupController csi.GroupControllerServer
-	// SnapshotMetadata is served beside Controller, for a BlockMetadataReporter.
-	SnapshotMetadata csi.SnapshotMetadataServer
-	// Node is served in ModeAll and ModeNode.
-	Node csi.NodeServer
+// HTTP says where metrics, health and state are served.
+type HTTP struct {
+	// Endpoint is host:port of the listener; empty: none.
+	Endpoint string
+	// MetricsPath is the path of the metrics.
+	MetricsPath string
+	// Pprof adds profiles under /debug/pprof, and shows /debug/state to other hosts.
+	Pprof bool
+}
+
+// shared is HTTP as all components of this project have it.
+func (h *HTTP) shared() *flagset.HTTP {
+	return &flagset.HTTP{Endpoint: h.Endpoint, MetricsPath: h.MetricsPath, Pprof: h.Pprof}
 }
 
 // NewOptions returns the defaults of a driver. Those of Endpoint, NodeID and StateDir come from the environment variables CSI_ENDPOINT, NODE_ID and
@@ -134,7 +135,8 @@ func NewOptions(driverName string) Options {
 		StateDir:    cmp.Or(os.Getenv(envStateDir), "/var/lib/"+driverName),
 		CallTimeout: defaultCallTimeout,
 		StopTimeout: defaultStopTimeout,
-		HTTP:        flagset.NewHTTP(),
+		Registry:    procmetrics.NewRegistry(),
+		HTTP:        HTTP{MetricsPath: flagset.NewHTTP().MetricsPath},
 	}
 }
 
@@ -150,7 +152,9 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	fs.BoolVar(&o.VolumeCondition, "volume-condition", o.VolumeCondition, "report VolumeCondition of CSI v1.12 beside the health calls of v1.13, for kubelets up to Kubernetes 1.36")
 	fs.DurationVar(&o.CallTimeout, "call-timeout", o.CallTimeout, "deadline of a call whose caller sets none")
 	fs.DurationVar(&o.StopTimeout, "stop-timeout", o.StopTimeout, "grace period of running calls after a termination signal")
-	o.HTTP.AddFlags(fs)
+	fs.StringVar(&o.HTTP.Endpoint, "http-endpoint", o.HTTP.Endpoint, "`host:port` that serves metrics, health and state, for instance :8080; empty: no listener")
+	fs.StringVar(&o.HTTP.MetricsPath, "metrics-path", o.HTTP.MetricsPath, "`path` of the metrics on the listener")
+	fs.BoolVar(&o.HTTP.Pprof, "enable-pprof", o.HTTP.Pprof, "serve Go profiles under /debug/pprof/ of --http-endpoint, and /debug/state to other hosts than this one")
 }
 
 func (o *Options) controller() bool { return o.Mode == ModeAll || o.Mode == ModeController }
@@ -158,7 +162,7 @@ func (o *Options) node() bool       { return o.Mode == ModeAll || o.Mode == Mode
 
 // Validate reports everything that is wrong, at once.
 func (o *Options) Validate() error {
-	errs := []error{o.HTTP.Validate(), o.checkWithout()}
+	errs := []error{o.HTTP.shared().Validate()}
 	if err := drivername.Validate(o.DriverName); err != nil {
 		errs = append(errs, fmt.Errorf("--drivername: %w", err))
 	}
@@ -183,18 +187,9 @@ func (o *Options) Validate() error {
 	return errors.Join(errs...)
 }
 
-func (o *Options) checkWithout() error {
-	for _, name := range o.Without {
-		if !slices.Contains(optionalInterfaces(), name) {
-			return fmt.Errorf("without: %q is no optional interface, must be one of %v", name, optionalInterfaces())
-		}
-	}
-	return nil
-}
-
-// checkNode reports what a node lacks that only a NodeDescriber could add.
+// checkNode reports what a node lacks that only Driver.DescribeNode could add.
 func (k *kit) checkNode() error {
-	if implements[NodeDescriber](k) {
+	if k.driver.DescribeNode != nil {
 		return nil
 	}
 	if k.NodeID == "" {

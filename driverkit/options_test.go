@@ -5,13 +5,12 @@ import (
 	"errors"
 	"flag"
 	"io"
-	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/go-logr/logr/funcr"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"k8s.io/klog/v2"
@@ -57,25 +56,13 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// TestWithout switches optional interfaces off.
+// TestWithout leaves parts out, as a driver does with a flag that switches them off.
 func TestWithout(t *testing.T) {
-	interfaces := regexp.MustCompile(`(?m)^type (\w+) interface$`)
-	api, err := os.ReadFile("api.txt")
-	if err != nil {
-		t.Fatal(err)
+	b := prepareBench(t, nil)
+	b.parts = func(d *driverkit.Driver) {
+		d.Expand, d.List, d.Snapshotter, d.ListSnapshots, d.GroupSnapshotter = nil, nil, nil, nil, nil
 	}
-	root, _, _ := strings.Cut(string(api), "package driverkit/")
-	for _, found := range interfaces.FindAllStringSubmatch(root, -1) {
-		o := driverkit.NewOptions("kit.example.com")
-		o.NodeID, o.Without = "n", found[1:]
-		optional := found[1] != "Backend" && found[1] != "Flags"
-		if err := o.Validate(); (err == nil) != optional {
-			t.Errorf("without %s: %v", found[1], err)
-		}
-	}
-	b := newBench(t, func(o *driverkit.Options) {
-		o.Without = []string{"Expander", "Lister", "Snapshotter", "SnapshotLister", "GroupSnapshotter"}
-	})
+	b.start(b.array)
 	controller, err := b.ControllerGetCapabilities(ctxOf(t), &csi.ControllerGetCapabilitiesRequest{})
 	wantCode(t, "capabilities", err, codes.OK)
 	for _, c := range controller.GetCapabilities() {
@@ -87,11 +74,84 @@ func TestWithout(t *testing.T) {
 	wantCode(t, "expand", err, codes.Unimplemented)
 	_, err = b.GroupControllerGetCapabilities(ctxOf(t), &csi.GroupControllerGetCapabilitiesRequest{})
 	wantCode(t, "groups", err, codes.Unimplemented)
-	// The array is a NodeExpander, too, which does the whole expansion then.
+	// ExpandOnNode does the whole expansion then.
 	v := b.create("pvc-1")
 	wantCode(t, "stage", b.stage(v), codes.OK)
 	_, err = b.NodeExpandVolume(ctxOf(t), &csi.NodeExpandVolumeRequest{VolumeId: v.GetVolumeId(), VolumePath: b.path("staging")})
 	wantCode(t, "expand on the node", err, codes.OK)
+}
+
+// TestDriverLacksAPart refuses a driver one of whose parts needs another one that is missing.
+func TestDriverLacksAPart(t *testing.T) {
+	whole := testarray.Driver(testarray.New(t.TempDir()))
+	for want, change := range map[string]func(*driverkit.Options, *driverkit.Driver){
+		"driver: has no Stager":      func(_ *driverkit.Options, d *driverkit.Driver) { d.Stager = nil },
+		"driver: has no Provisioner": func(o *driverkit.Options, d *driverkit.Driver) { d.Provisioner, o.Support.Clones = nil, true },
+		"driver: has no Snapshotter": func(_ *driverkit.Options, d *driverkit.Driver) { d.Snapshotter = nil },
+	} {
+		o, d := driverkit.NewOptions("kit.example.com"), whole
+		o.NodeID, o.StateDir = "n", t.TempDir()
+		change(&o, &d)
+		err := driverkit.Serve(klog.NewContext(t.Context(), klog.Logger{}), o, d)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+}
+
+// TestWithoutProvisioner serves the volumes that administrators make, and those of pods, without functions that create and delete others.
+func TestWithoutProvisioner(t *testing.T) {
+	b := prepareBench(t, nil)
+	b.parts = func(d *driverkit.Driver) { *d = driverkit.Driver{Stager: d.Stager, Inliner: d.Inliner} }
+	b.start(b.array)
+	plugin, err := b.GetPluginCapabilities(ctxOf(t), &csi.GetPluginCapabilitiesRequest{})
+	wantCode(t, "plugin capabilities", err, codes.OK)
+	if len(plugin.GetCapabilities()) != 0 {
+		t.Errorf("announced are %v, want nothing", plugin)
+	}
+	_, err = b.ControllerGetCapabilities(ctxOf(t), &csi.ControllerGetCapabilitiesRequest{})
+	wantCode(t, "controller", err, codes.Unimplemented)
+	_, err = b.NodePublishVolume(ctxOf(t), inlineRequest(b, "true"))
+	wantCode(t, "publish an inline volume", err, codes.OK)
+	wantCode(t, "unpublish", b.unpublish(&csi.Volume{VolumeId: "csi-1"}, "pod-1"), codes.OK)
+	b.stop()
+	b.parts = func(d *driverkit.Driver) { *d = driverkit.Driver{Stager: d.Stager, Attacher: d.Attacher} }
+	made, err := b.array.Create(t.Context(), &driverkit.CreateRequest{Name: "static", Size: driverkit.Range{Required: 4 << 20}})
+	wantCode(t, "make a volume by hand", err, codes.OK)
+	b.start(b.array)
+	_, err = b.CreateVolume(ctxOf(t), createRequest("pvc-1"))
+	wantCode(t, "create", err, codes.Unimplemented)
+	_, err = b.DeleteVolume(ctxOf(t), &csi.DeleteVolumeRequest{VolumeId: made.ID})
+	wantCode(t, "delete", err, codes.Unimplemented)
+	attached, err := b.ControllerPublishVolume(ctxOf(t), &csi.ControllerPublishVolumeRequest{VolumeId: made.ID, NodeId: "node-1", VolumeCapability: mountCapability()})
+	wantCode(t, "attach", err, codes.OK)
+	v := &csi.Volume{VolumeId: made.ID, VolumeContext: attached.GetPublishContext()}
+	wantCode(t, "publish before the stage", b.publish(v, "pod-1"), codes.FailedPrecondition)
+	wantCode(t, "stage", b.stage(v), codes.OK)
+	wantCode(t, "publish", b.publish(v, "pod-1"), codes.OK)
+	answer, err := b.ValidateVolumeCapabilities(ctxOf(t), &csi.ValidateVolumeCapabilitiesRequest{VolumeId: made.ID, VolumeCapabilities: []*csi.VolumeCapability{mountCapability()}})
+	if err != nil || answer.GetConfirmed() == nil {
+		t.Errorf("validate: %v, %v", answer, err)
+	}
+}
+
+// TestStart logs what is announced: a part that was forgotten is seen at the first start.
+func TestStart(t *testing.T) {
+	var log strings.Builder
+	logger := funcr.New(func(_, line string) { log.WriteString(line + "\n") }, funcr.Options{})
+	b := prepareBench(t, nil)
+	o := driverkit.NewOptions("kit.example.com")
+	o.Endpoint, o.NodeID, o.StateDir, o.Mounter, o.Filesystems = "unix://"+b.path("csi.sock"), "node-1", b.path("state"), b.mounts, b.files
+	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logger))
+	o.Opened = func(context.Context) error { cancel(); return nil }
+	if err := driverkit.Serve(ctx, o, testarray.Driver(b.array)); err != nil {
+		t.Error(err)
+	}
+	for _, want := range []string{`"Announcing what the driver can do"`, "CONTROLLER_SERVICE", "ONLINE_EXPANSION", "controller:EXPAND_VOLUME", "node:STAGE_UNSTAGE_VOLUME"} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("the log has no %s:\n%s", want, log.String())
+		}
+	}
 }
 
 // TestDefaultsFromTheEnvironment reads the variables by which devcluster and manifests pass what a driver needs; flags come first.
@@ -135,16 +195,16 @@ func TestNodeNeeds(t *testing.T) {
 		o := driverkit.NewOptions("kit.example.com")
 		o.NodeID, o.StateDir = "n", t.TempDir()
 		change(&o)
-		err := driverkit.Serve(klog.NewContext(t.Context(), klog.Logger{}), o, testarray.New(t.TempDir()))
+		err := driverkit.Serve(klog.NewContext(t.Context(), klog.Logger{}), o, testarray.Driver(testarray.New(t.TempDir())))
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
 }
 
-// somewhere is a Backend that finds out where its node is, and whether it works.
+// somewhere is a driver that finds out where its node is, and whether it works.
 type somewhere struct {
-	driverkit.Backend
+	backend
 
 	broken *bool
 }
@@ -165,14 +225,14 @@ func (s somewhere) Probe(context.Context) error {
 	return nil
 }
 
-// TestNodeInfo reports what a Backend knows of its node, and whether it is ready.
+// TestNodeInfo reports what a driver knows of its node, and whether it is ready.
 func TestNodeInfo(t *testing.T) {
 	b := prepareBench(t, func(o *driverkit.Options) { o.TopologyKeys = []string{"rack"} })
 	broken := true
 	b.start(somewhere{b.array, &broken})
 	ready, err := b.Probe(ctxOf(t), &csi.ProbeRequest{})
 	if err != nil || ready.GetReady().GetValue() {
-		t.Errorf("probe of a Backend that cannot start: %v, %v", ready, err)
+		t.Errorf("probe of a driver that cannot start: %v, %v", ready, err)
 	}
 	broken = false
 	info, err := b.NodeGetInfo(ctxOf(t), &csi.NodeGetInfoRequest{})
@@ -185,7 +245,7 @@ func TestNodeInfo(t *testing.T) {
 	}
 	broken = true
 	_, err = b.NodeGetInfo(ctxOf(t), &csi.NodeGetInfoRequest{})
-	wantCode(t, "node info while the Backend does not know", err, codes.Unavailable)
+	wantCode(t, "node info while the driver does not know", err, codes.Unavailable)
 	ready, err = b.Probe(ctxOf(t), &csi.ProbeRequest{})
 	if err != nil || !ready.GetReady().GetValue() {
 		t.Errorf("probe in an outage of the storage system: %v, %v: the driver would be restarted", ready, err)
@@ -196,20 +256,11 @@ func TestNodeInfo(t *testing.T) {
 	}
 }
 
-// node is a service that replaces one method of the kit's.
-type node struct {
-	csi.NodeServer
-}
-
-func (node) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
-	return &csi.NodeGetInfoResponse{NodeId: "own"}, nil
-}
-
-// TestEscapes uses the ways out of the kit: a wrapped service, an interceptor, another service.
+// TestEscapes uses the ways out of the kit: an interceptor, another service, the controller on a server of the driver's own.
 func TestEscapes(t *testing.T) {
 	intercepted := make(chan string, 100)
+	own := grpc.NewServer()
 	b := newBench(t, func(o *driverkit.Options) {
-		o.Services = func(s *driverkit.Services) { s.Node = node{s.Node} }
 		o.Interceptors = []grpc.UnaryServerInterceptor{func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 			intercepted <- info.FullMethod
 			return handle(ctx, req)
@@ -217,14 +268,14 @@ func TestEscapes(t *testing.T) {
 		o.Register = func(r grpc.ServiceRegistrar) {
 			csi.RegisterSnapshotMetadataServer(r, &csi.UnimplementedSnapshotMetadataServer{})
 		}
+		o.ControllerServices = func(register func(grpc.ServiceRegistrar)) { register(own) }
 	})
-	info, err := b.NodeGetInfo(ctxOf(t), &csi.NodeGetInfoRequest{})
-	if err != nil || info.GetNodeId() != "own" {
-		t.Errorf("node info: %v, %v, want that of the own service", info, err)
-	}
-	if method := <-intercepted; method != csi.Node_NodeGetInfo_FullMethodName {
+	_, err := b.NodeGetCapabilities(ctxOf(t), &csi.NodeGetCapabilitiesRequest{})
+	wantCode(t, "a call", err, codes.OK)
+	if method := <-intercepted; method != csi.Node_NodeGetCapabilities_FullMethodName {
 		t.Errorf("intercepted %s", method)
 	}
-	_, err = b.NodeGetCapabilities(ctxOf(t), &csi.NodeGetCapabilitiesRequest{})
-	wantCode(t, "a call of the kit's service below", err, codes.OK)
+	if services := own.GetServiceInfo(); len(services) != 2 || len(services["csi.v1.Controller"].Methods) == 0 || len(services["csi.v1.GroupController"].Methods) == 0 {
+		t.Errorf("the driver's own server has %v, want Controller and GroupController", services)
+	}
 }

@@ -11,7 +11,6 @@ import (
 	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"golang.org/x/sys/unix"
 
 	"github.com/longshore-csi/longshore/driverkit/filesystem"
 	"github.com/longshore-csi/longshore/driverkit/mount"
@@ -40,14 +39,20 @@ func (n *node) publish(ctx context.Context, want *target, req *StageRequest) err
 	if err == nil {
 		err = mount.EnsureBind(ctx, n.Mounter, source, want.Path, mount.Options{ReadOnly: want.ReadOnly, Flags: bindFlags(want.Capability.MountFlags)})
 	}
-	if err == nil || before.at(want.Path) != nil {
+	if before.at(want.Path) != nil {
+		if err == nil {
+			err = n.republish(ctx, req)
+		}
 		return err
+	}
+	if err == nil {
+		return nil
 	}
 	return n.undoPublish(ctx, before, want.Path, err)
 }
 
 // sourceOf returns what is mounted at a target: the staging path, or a device. A second device that refuses writes belongs to the stage, which the journal
-// has: Backend.Unstage detaches it.
+// has: Stager.Unstage removes it.
 func (n *node) sourceOf(ctx context.Context, s *stage, want *target, req *StageRequest) (string, error) {
 	switch {
 	case !want.Capability.Block:
@@ -57,12 +62,15 @@ func (n *node) sourceOf(ctx context.Context, s *stage, want *target, req *StageR
 	}
 	again := *req
 	again.Path, again.ReadOnly = s.Path, true
-	device, err := optional[ReadOnlyDevicer](n.kit).ReadOnlyDevice(ctx, &again)
-	if err == nil && !filepath.IsAbs(device) {
-		err = fmt.Errorf("read-only device: the driver returned %q: must be an absolute path", device)
-	}
+	second, err := n.driver.ReadOnlyDevice(ctx, &again)
 	n.at(ctx, "readonly-device")
-	return device, err
+	if err != nil {
+		return "", err
+	}
+	if !filepath.IsAbs(second.Device) {
+		return "", fmt.Errorf("read-only device: the driver returned %q: must be an absolute path", second.Device)
+	}
+	return second.Device, nil
 }
 
 // needsReadOnlyDevice reports whether the device of the stage can be written, and the target must not.
@@ -92,7 +100,7 @@ func (n *node) checkStaged(ctx context.Context, known *record, want *target) err
 	if known.Stage.Capability.Block != want.Capability.Block {
 		return fmt.Errorf("volume_capability.access_type: volume %q is staged with the other one: %w", known.ID, ErrPrecondition)
 	}
-	if known.Stage.needsReadOnlyDevice(want) && !implements[ReadOnlyDevicer](n.kit) {
+	if known.Stage.needsReadOnlyDevice(want) && n.driver.ReadOnlyDevice == nil {
 		// A read-only mount of a device's node does not keep anybody from writing to the device.
 		return fmt.Errorf("readonly: volume %q is staged as a device that can be written: %w", known.ID, ErrInvalid)
 	}
@@ -120,7 +128,7 @@ func (n *node) checkTarget(ctx context.Context, known *record, want *target) err
 	return nil
 }
 
-// publishUnstaged makes a volume available at a target without a stage: that of a PublishOnly Backend, or an inline volume, which create makes.
+// publishUnstaged makes a volume available at a target without a stage: that of Support.PublishOnly, or an inline volume, which create makes.
 func (n *node) publishUnstaged(ctx context.Context, want *target, req *StageRequest, create func(context.Context) error) error {
 	known := n.journal.get(req.ID)
 	if err := n.checkTarget(ctx, known, want); err != nil {
@@ -132,8 +140,10 @@ func (n *node) publishUnstaged(ctx context.Context, want *target, req *StageRequ
 	if err := n.joinTarget(ctx, known, want.Path); err != nil {
 		return err
 	}
-	if published, err := n.alreadyPublished(ctx, req.ID, known.at(want.Path)); published || err != nil {
+	if published, err := n.alreadyPublished(ctx, req.ID, known.at(want.Path)); err != nil {
 		return err
+	} else if published {
+		return n.republish(ctx, req)
 	}
 	before := known.clone()
 	known.drop(want.Path)
@@ -153,6 +163,14 @@ func (n *node) publishUnstaged(ctx context.Context, want *target, req *StageRequ
 		return err
 	}
 	return n.undoTarget(ctx, req.ID, want, before, err)
+}
+
+// republish hands a repeated publication to the driver: its tokens and secrets may be new.
+func (n *node) republish(ctx context.Context, req *StageRequest) error {
+	if n.driver.Republish == nil {
+		return nil
+	}
+	return n.driver.Republish(ctx, req)
 }
 
 // joinTarget waits for the work of an earlier call for a target. When it has failed the target is undone, unless it is mounted.
@@ -243,7 +261,7 @@ func removeMountPoint(path string) error {
 	return ignoreNotExist(os.Remove(path)) // a directory with files in it stays: they are not the driver's
 }
 
-// unmountTarget unmounts at the path of a target, which is nil where the journal does not know it, and has the Backend undo the target's own stage.
+// unmountTarget unmounts at the path of a target, which is nil where the journal does not know it, and has the driver undo the target's own stage.
 func (n *node) unmountTarget(ctx context.Context, id, path string, published *target) error {
 	if published == nil {
 		if err := n.checkOwner(ctx, id, path); err != nil {
@@ -253,7 +271,7 @@ func (n *node) unmountTarget(ctx context.Context, id, path string, published *ta
 	switch {
 	case published != nil && published.Stage != nil:
 		return n.release(ctx, id, published.Stage)
-	case implements[PublishOnly](n.kit):
+	case n.Support.PublishOnly:
 		return n.release(ctx, id, &stage{Path: path})
 	}
 	return mount.UnmountAll(ctx, n.Mounter, path)
@@ -279,24 +297,17 @@ func (n *node) stats(ctx context.Context, id, path string) (*csi.NodeGetVolumeSt
 
 // showsDeviceAt reports whether a path is the node of the device of a raw block volume.
 func (s *stage) showsDeviceAt(path string) bool {
-	if s == nil || !s.Capability.Block || s.Staged == nil {
-		return false
-	}
-	var device, shown unix.Stat_t
-	if unix.Stat(s.Staged.Device, &device) != nil || unix.Stat(path, &shown) != nil {
-		return false
-	}
-	return device.Mode == shown.Mode && device.Rdev == shown.Rdev && (device.Rdev != 0 || device.Ino == shown.Ino && device.Dev == shown.Dev)
+	return s != nil && s.Capability.Block && s.Staged != nil && sameDevice(s.Staged.Device, path)
 }
 
 func usageOf(unit csi.VolumeUsage_Unit, s filesystem.Space) *csi.VolumeUsage {
 	return &csi.VolumeUsage{Unit: unit, Total: s.Total, Used: s.Used, Available: s.Available}
 }
 
-// usage asks the Backend, if it is a UsageReporter and knows, else the device or the file system.
+// usage asks the driver, if it knows, else the device or the file system.
 func (n *node) usage(ctx context.Context, id, path string, s *stage) (filesystem.Usage, error) {
-	if reporter := optional[UsageReporter](n.kit); reporter != nil {
-		known, err := reporter.Usage(ctx, &UsageRequest{ID: id, Path: path, Staged: *s.Staged})
+	if n.driver.Usage != nil {
+		known, err := n.driver.Usage(ctx, &UsageRequest{ID: id, Path: path, Staged: *s.Staged})
 		if err != nil {
 			return filesystem.Usage{}, err
 		}
@@ -314,26 +325,28 @@ func (n *node) usage(ctx context.Context, id, path string, s *stage) (filesystem
 	return n.Filesystems.Usage(ctx, path)
 }
 
-// expand lets a volume have its new size: the device first, if the Backend has work there, then the file system.
-func (n *node) expand(ctx context.Context, path string, req *NodeExpandRequest) error {
-	s, err := n.stageOf(ctx, n.journal.get(req.ID), path)
+// expand lets a volume have its new size: the device first, if the driver has work there, then the file system. It returns the new size; 0 where it is not known.
+func (n *node) expand(ctx context.Context, req *NodeExpandRequest) (size int64, err error) {
+	s, err := n.stageOf(ctx, n.journal.get(req.ID), req.Path)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if err := n.background.Wait(ctx, s.work(req.ID)); err != nil {
-		return err
+		return 0, err
 	}
 	req.Staged, req.VolumeContext, req.PublishContext = *s.Staged, s.VolumeContext, s.PublishContext
-	if expander := optional[NodeExpander](n.kit); expander != nil {
-		if err := expander.ExpandOnNode(ctx, req); err != nil {
-			return err
+	if n.driver.ExpandOnNode != nil {
+		expanded, err := n.driver.ExpandOnNode(ctx, req)
+		if err != nil {
+			return 0, err
 		}
+		size = expanded.Size
 	}
 	n.at(ctx, "expanded")
 	if s.Staged.Device == "" || s.Capability.Block || s.readOnly() {
-		return nil // A file system that is read-only here grows with its next mount for writing.
+		return size, nil // A file system that is read-only here grows with its next mount for writing.
 	}
-	return n.background.Do(ctx, s.work(req.ID), func(ctx context.Context) error { return n.Filesystems.Grow(ctx, s.Staged.Device, s.Path) })
+	return size, n.background.Do(ctx, s.work(req.ID), func(ctx context.Context) error { return n.Filesystems.Grow(ctx, s.Staged.Device, s.Path) })
 }
 
 // bindFlags are the flags that a bind mount can have; the others are those of the file system.

@@ -35,7 +35,7 @@ func (b *bench) wantReasons(what, id string, want ...string) {
 const readOnlyReason = "DEGRADED FileSystemReadOnly"
 
 // TestFilesystemBecameReadOnly reports a file system that the kernel made read-only after an error, refuses to publish it, and repairs it with the next
-// stage, when no target uses it. The Backend knows nothing of health.
+// stage, when no target uses it. The driver knows nothing of health.
 func TestFilesystemBecameReadOnly(t *testing.T) {
 	b := prepareBench(t, nil)
 	b.start(five{b.array})
@@ -103,7 +103,7 @@ func TestRepairIsInterrupted(t *testing.T) {
 	}
 }
 
-// directories is a Backend whose volumes are directories.
+// directories is a driver whose volumes are directories.
 type directories struct {
 	five
 
@@ -124,7 +124,7 @@ func TestReadOnlyIsExpected(t *testing.T) {
 	}
 	reader := driverkit.SingleNodeReaderOnly
 	for name, tc := range map[string]struct {
-		backend driverkit.Backend
+		driver  any
 		mode    driverkit.AccessMode
 		want    []string
 		publish codes.Code
@@ -132,7 +132,7 @@ func TestReadOnlyIsExpected(t *testing.T) {
 		"Directory":             {directories{five: five{b.array}, dir: dir}, driverkit.SingleNodeWriter, []string{readOnlyReason}, codes.FailedPrecondition},
 		"DirectoryForReading":   {directories{five: five{b.array}, dir: dir}, reader, nil, codes.OK},
 		"DirectoryReadOnly":     {directories{five: five{b.array}, dir: dir, readOnly: true}, driverkit.SingleNodeWriter, nil, codes.OK},
-		"MountedByTheBackend":   {staging{five{b.array}, b.mounts}, driverkit.SingleNodeWriter, nil, codes.OK},
+		"MountedByTheDriver":    {staging{five{b.array}, b.mounts}, driverkit.SingleNodeWriter, nil, codes.OK},
 		"DeviceForReading":      {five{b.array}, reader, nil, codes.OK},
 		"DeviceAttachedForRead": {readOnlyDevices{five{b.array}}, driverkit.SingleNodeWriter, nil, codes.OK},
 	} {
@@ -142,9 +142,9 @@ func TestReadOnlyIsExpected(t *testing.T) {
 			wantCode(t, "stage, which formats", b.stage(v), codes.OK)
 			wantCode(t, "unstage", b.unstage(v), codes.OK)
 			b.stop()
-			b.start(tc.backend)
+			b.start(tc.driver)
 			stage, publish := b.stageRequest(v), b.publishRequest(v, "pod-1")
-			stage.VolumeCapability.AccessMode.Mode, publish.VolumeCapability.AccessMode.Mode = tc.mode, tc.mode
+			stage.VolumeCapability.AccessMode.Mode, publish.VolumeCapability.AccessMode.Mode = csi.VolumeCapability_AccessMode_Mode(tc.mode), csi.VolumeCapability_AccessMode_Mode(tc.mode)
 			_, err := b.NodeStageVolume(ctxOf(t), stage)
 			wantCode(t, "stage", err, codes.OK)
 			b.mounts.Break(b.path("staging"))

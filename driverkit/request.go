@@ -79,7 +79,7 @@ func within(path, dir string) bool {
 // capabilityOf converts one capability and checks it against what the driver serves.
 func (k *kit) capabilityOf(c *csi.VolumeCapability) (Capability, error) {
 	const field = "volume_capability"
-	converted := Capability{Mode: c.GetAccessMode().GetMode()}
+	converted := Capability{Mode: AccessMode(c.GetAccessMode().GetMode())}
 	switch access := c.GetAccessType().(type) {
 	case *csi.VolumeCapability_Block:
 		converted.Block = true
@@ -87,13 +87,13 @@ func (k *kit) capabilityOf(c *csi.VolumeCapability) (Capability, error) {
 		converted.FSType = access.Mount.GetFsType()
 		converted.MountFlags = access.Mount.GetMountFlags()
 		converted.MountGroup = access.Mount.GetVolumeMountGroup()
-		if converted.MountGroup != "" && !implements[MountGrouper](k) {
+		if converted.MountGroup != "" && !k.Support.MountGroup {
 			return converted, fmt.Errorf("%s.mount.volume_mount_group: %q, but VOLUME_MOUNT_GROUP is not announced: %w", field, converted.MountGroup, ErrInvalid)
 		}
 	default:
 		return converted, fmt.Errorf("%s.access_type: is required, mount or block: %w", field, ErrInvalid)
 	}
-	if converted.Mode == csi.VolumeCapability_AccessMode_UNKNOWN {
+	if converted.Mode == 0 {
 		return converted, fmt.Errorf("%s.access_mode: is required: %w", field, ErrInvalid)
 	}
 	return converted, k.Support.check(converted)
@@ -131,6 +131,18 @@ type Support struct {
 	NoMount bool
 	// MultiNode allows the access modes that begin with MULTI_NODE.
 	MultiNode bool
+	// Clones says that CreateRequest.Source may be a volume.
+	Clones bool
+	// PublishOnly is for volumes that are not staged once per node, but made available at each path of a workload, such as many network file systems: NodePublishVolume calls Stager.Stage with the
+	// workload's path, NodeUnpublishVolume calls Unstage.
+	PublishOnly bool
+	// MountGroup says that Stage gives the files of a volume to the group Capability.MountGroup: a CO that sees that leaves it to the driver.
+	MountGroup bool
+	// NoReadOnlyAttach refuses AttachRequest.ReadOnly, for a storage system that cannot keep a node from writing.
+	NoReadOnlyAttach bool
+	// NoControllerExpansion and NoNodeExpansion do not announce one half of an expansion: of volumes that the node expands alone, and of those that need nothing on nodes, such as network
+	// file systems.
+	NoControllerExpansion, NoNodeExpansion bool
 	// FSTypes are the file systems that a CO may ask for; none means that the node decides, by the programs that it has. A driver without devices
 	// names the file systems that it serves, and refuses others.
 	FSTypes []string
@@ -165,10 +177,10 @@ func (k *kit) sourceOf(from *csi.VolumeContentSource) (*Source, error) {
 	switch {
 	case from == nil:
 		return nil, nil //nolint:nilnil // nil means no source
-	case from.GetSnapshot() != nil && implements[Snapshotter](k):
+	case from.GetSnapshot() != nil && k.driver.Snapshotter != nil:
 		id := from.GetSnapshot().GetSnapshotId()
 		return &Source{Snapshot: id}, required(field+".snapshot.snapshot_id", id)
-	case from.GetVolume() != nil && implements[Cloner](k):
+	case from.GetVolume() != nil && k.Support.Clones:
 		id := from.GetVolume().GetVolumeId()
 		return &Source{Volume: id}, required(field+".volume.volume_id", id)
 	}

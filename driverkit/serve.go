@@ -3,11 +3,11 @@ package driverkit
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"path/filepath"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"k8s.io/klog/v2"
@@ -29,7 +29,11 @@ const socketMode = 0o660
 
 // Flags is what the options of a driver can do. A struct that embeds Options has it, and adds its own.
 type Flags[O any] interface {
-	command.Options[O]
+	*O
+	// AddFlags binds the flags to the fields.
+	AddFlags(fs *flag.FlagSet)
+	// Validate reports everything that is wrong.
+	Validate() error
 }
 
 // Main runs a driver as the process that it is in: flags from the command line, --version and the flags of logging among them, logs on standard error,
@@ -49,9 +53,9 @@ func Main[O any, P Flags[O]](name string, newOptions func() O, run func(ctx cont
 type tracingKey struct{}
 
 // Serve serves a driver until ctx ends, which is no error: running calls may end before it returns. The logger of ctx is used. Several instances can run
-// in one process. Errors: invalid options, a state directory that another process uses (state.ErrLocked), an endpoint that cannot be listened on.
-func Serve(ctx context.Context, o Options, b Backend) error {
-	if err := o.Validate(); err != nil {
+// in one process. Errors: invalid options, a driver that lacks a part that another one needs, a state directory that another process uses (state.ErrLocked), an endpoint that cannot be listened on.
+func Serve(ctx context.Context, o Options, d Driver) error {
+	if err := errors.Join(o.Validate(), d.check(&o)); err != nil {
 		return err
 	}
 	o.StateDir = filepath.Clean(o.StateDir) // Paths of the CO are compared with it.
@@ -75,135 +79,165 @@ func Serve(ctx context.Context, o Options, b Backend) error {
 		logger = logger.WithValues(logging.KeyNodeID, o.NodeID)
 	}
 	ctx = klog.NewContext(ctx, logger)
-	d := &driver{kit: &kit{Options: o, backend: b}, registry: procmetrics.NewRegistry()}
-	if err := d.open(ctx); err != nil {
-		return errors.Join(err, d.close(ctx))
+	if o.Registry == nil {
+		o.Registry = procmetrics.NewRegistry()
 	}
-	return errors.Join(d.serve(ctx), d.close(ctx))
+	s := &server{kit: &kit{Options: o, driver: d}}
+	if err := s.open(ctx); err != nil {
+		return errors.Join(err, s.close(ctx))
+	}
+	return errors.Join(s.serve(ctx), s.close(ctx))
 }
 
-// driver is one running instance.
-type driver struct {
+// server is one running instance. A service that the Mode excludes is nil.
+type server struct {
 	*kit
 
-	services Services
-	journal  *journal
-	registry *prometheus.Registry
+	identity   *identity
+	controller *controller
+	group      *group
+	metadata   *metadata
+	node       *node
 }
 
-// open makes the services. The driver is to be closed after an error, too.
-func (d *driver) open(ctx context.Context) (err error) {
-	var own *node
-	if d.node() {
-		if err := d.checkNode(); err != nil {
+// open makes the services. The server is to be closed after an error, too.
+func (s *server) open(ctx context.Context) (err error) {
+	s.identity = &identity{kit: s.kit}
+	if s.Options.node() {
+		if err := s.checkNode(); err != nil {
 			return err
 		}
-		if d.lock, err = state.Acquire(filepath.Join(d.StateDir, "lock"), "node "+d.NodeID); err != nil {
+		if s.lock, err = state.Acquire(filepath.Join(s.StateDir, "lock"), "node "+s.NodeID); err != nil {
 			return err
 		}
-		if d.journal, err = openJournal(ctx, d.StateDir); err != nil {
-			return fmt.Errorf("open the journal in %s: %w", d.StateDir, err)
-		}
-		own = &node{kit: d.kit, journal: d.journal}
-		d.services.Node = own
-	}
-	if d.controller() {
-		c := &controller{kit: d.kit}
-		d.services.Controller = c
-		if groups := optional[GroupSnapshotter](d.kit); groups != nil {
-			d.services.GroupController = &group{controller: c, backend: groups}
-		}
-		if blocks := optional[BlockMetadataReporter](d.kit); blocks != nil {
-			d.services.SnapshotMetadata = &metadata{backend: blocks}
+		s.node = &node{kit: s.kit}
+		if s.node.journal, err = openJournal(ctx, s.StateDir); err != nil {
+			return fmt.Errorf("open the journal in %s: %w", s.StateDir, err)
 		}
 	}
-	d.services.Identity = &identity{kit: d.kit}
-	if d.Services != nil {
-		d.Services(&d.services)
+	if s.Options.controller() && s.hasController() {
+		s.controller = &controller{kit: s.kit}
+		if s.driver.GroupSnapshotter != nil {
+			s.group = &group{controller: s.controller}
+		}
+		if s.driver.Blocks != nil {
+			s.metadata = &metadata{blocks: s.driver.Blocks}
+		}
 	}
-	if d.Opened != nil {
-		if err := d.Opened(ctx); err != nil {
+	if s.ControllerServices != nil {
+		s.ControllerServices(s.registerController)
+	}
+	if s.Opened != nil {
+		if err := s.Opened(ctx); err != nil {
 			return err
 		}
 	}
-	if own != nil {
-		own.collectInline(ctx)
+	if s.node != nil {
+		s.node.collectInline(ctx)
 	}
 	return nil
 }
 
 // close waits for work in the background, and releases the state directory. Where work goes on, the end of the process releases it: a check must not have company from the next one.
-func (d *driver) close(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.StopTimeout)
+func (s *server) close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.StopTimeout)
 	defer cancel()
-	if err := d.background.Close(ctx); err != nil {
+	if err := s.background.Close(ctx); err != nil {
 		return fmt.Errorf("stop while work goes on, which the next start finds unfinished: %w", err)
 	}
-	if d.lock == nil {
+	if s.lock == nil {
 		return nil
 	}
-	return d.lock.Release()
+	return s.lock.Release()
 }
 
 // serve runs the servers until ctx ends or one of them fails.
-func (d *driver) serve(ctx context.Context) error {
-	measured := metrics.NewPluginCSI(d.registry)
-	measured.SetDriverName(d.DriverName)
-	server, err := csiserver.Listen(csiserver.Config{
-		Endpoint:     d.Endpoint,
+func (s *server) serve(ctx context.Context) error {
+	klog.FromContext(ctx).Info("Announcing what the driver can do", logging.KeyCapabilities, s.announced(ctx))
+	measured := metrics.NewPluginCSI(s.Registry)
+	measured.SetDriverName(s.DriverName)
+	listening, err := csiserver.Listen(csiserver.Config{
+		Endpoint:     s.Endpoint,
 		SocketMode:   socketMode,
-		CallTimeout:  d.CallTimeout,
-		StopTimeout:  d.StopTimeout,
+		CallTimeout:  s.CallTimeout,
+		StopTimeout:  s.StopTimeout,
 		Metrics:      measured,
-		Tracing:      d.Tracing,
-		Interceptors: d.Interceptors,
-	}, d.register)
+		Tracing:      s.Tracing,
+		Interceptors: s.Interceptors,
+	}, s.register)
 	if err != nil {
 		return err
 	}
 	group, groupCtx := errgroup.WithContext(ctx)
-	if d.HTTP.Address() != "" {
-		web, err := d.listenHTTP(ctx)
+	if s.HTTP.Endpoint != "" {
+		web, err := s.listenHTTP(ctx)
 		if err != nil {
-			return errors.Join(err, server.Close())
+			return errors.Join(err, listening.Close())
 		}
 		group.Go(func() error { return web.Run(groupCtx) })
 	}
-	group.Go(func() error { return server.Run(groupCtx) })
+	group.Go(func() error { return listening.Run(groupCtx) })
 	return group.Wait()
 }
 
-func (d *driver) register(r grpc.ServiceRegistrar) {
-	if s := d.services.Identity; s != nil {
-		csi.RegisterIdentityServer(r, s)
+func (s *server) register(r grpc.ServiceRegistrar) {
+	csi.RegisterIdentityServer(r, s.identity)
+	s.registerController(r)
+	if s.metadata != nil {
+		csi.RegisterSnapshotMetadataServer(r, s.metadata)
 	}
-	if s := d.services.Controller; s != nil {
-		csi.RegisterControllerServer(r, s)
+	if s.node != nil {
+		csi.RegisterNodeServer(r, s.node)
 	}
-	if s := d.services.GroupController; s != nil {
-		csi.RegisterGroupControllerServer(r, s)
-	}
-	if s := d.services.SnapshotMetadata; s != nil {
-		csi.RegisterSnapshotMetadataServer(r, s)
-	}
-	if s := d.services.Node; s != nil {
-		csi.RegisterNodeServer(r, s)
-	}
-	if d.Register != nil {
-		d.Register(r)
+	if s.Register != nil {
+		s.Register(r)
 	}
 }
 
-func (d *driver) listenHTTP(ctx context.Context) (*httpserve.Server, error) {
+func (s *server) registerController(r grpc.ServiceRegistrar) {
+	if s.controller != nil {
+		csi.RegisterControllerServer(r, s.controller)
+	}
+	if s.group != nil {
+		csi.RegisterGroupControllerServer(r, s.group)
+	}
+}
+
+// announced are the capabilities of the services, as CSI names them.
+func (s *server) announced(ctx context.Context) (names []string) {
+	plugin, _ := s.identity.GetPluginCapabilities(ctx, nil) // none of these fails
+	for _, c := range plugin.GetCapabilities() {
+		if e := c.GetVolumeExpansion(); e != nil {
+			names = append(names, e.GetType().String()+"_EXPANSION")
+		} else {
+			names = append(names, c.GetService().GetType().String())
+		}
+	}
+	if s.controller != nil {
+		of, _ := s.controller.ControllerGetCapabilities(ctx, nil)
+		for _, c := range of.GetCapabilities() {
+			names = append(names, "controller:"+c.GetRpc().GetType().String())
+		}
+	}
+	if s.node != nil {
+		of, _ := s.node.NodeGetCapabilities(ctx, nil)
+		for _, c := range of.GetCapabilities() {
+			names = append(names, "node:"+c.GetRpc().GetType().String())
+		}
+	}
+	return names
+}
+
+func (s *server) listenHTTP(ctx context.Context) (*httpserve.Server, error) {
 	return httpserve.Listen(httpserve.Config{
-		Address:     d.HTTP.Address(),
-		MetricsPath: d.HTTP.MetricsPath,
-		Gatherer:    d.registry,
-		Health:      d.start,
+		Address:     s.HTTP.Endpoint,
+		MetricsPath: s.HTTP.MetricsPath,
+		Gatherer:    s.Registry,
+		Health:      s.start,
 		Live:        map[string]func(context.Context) error{"process": func(context.Context) error { return nil }},
-		Ready:       map[string]func(context.Context) error{"backend": d.probe},
-		Pprof:       d.HTTP.Pprof,
-		State:       d.state,
+		Ready:       map[string]func(context.Context) error{"backend": s.probe},
+		Pprof:       s.HTTP.Pprof,
+		State:       s.state,
 		Logger:      klog.FromContext(ctx),
 	})
 }
@@ -217,13 +251,13 @@ type shownState struct {
 	Driver any `json:"driver,omitempty"`
 }
 
-func (d *driver) state() any {
-	shown := shownState{Mode: d.Mode}
-	if d.journal != nil {
-		shown.Volumes = d.journal.all()
+func (s *server) state() any {
+	shown := shownState{Mode: s.Mode}
+	if s.node != nil {
+		shown.Volumes = s.node.journal.all()
 	}
-	if d.State != nil {
-		shown.Driver = d.State()
+	if s.State != nil {
+		shown.Driver = s.State()
 	}
 	return shown
 }

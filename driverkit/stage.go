@@ -21,7 +21,7 @@ import (
 const (
 	// undoTimeout bounds the undoing of a failed call, which must happen although the call's own context may be over.
 	undoTimeout = 10 * time.Second
-	// defaultFSType is the file system of a device for which neither CO nor Backend name one.
+	// defaultFSType is the file system of a device for which neither CO nor driver name one.
 	defaultFSType = "ext4"
 )
 
@@ -70,7 +70,7 @@ func (n *node) failed(ctx context.Context, known *record, cause error) error {
 // work is the key of the work in the background that mounts a stage, or lets its file system grow.
 func (s *stage) work(id string) string { return fmt.Sprintf("volume %q at %s", id, s.Path) }
 
-// alreadyStaged reports whether a volume is staged as requested and its mount still exists. The Backend is asked again for the device of a raw block
+// alreadyStaged reports whether a volume is staged as requested and its mount still exists. The driver is asked again for the device of a raw block
 // volume, whose name the kernel may have given to another device since.
 func (n *node) alreadyStaged(ctx context.Context, known *record, req *StageRequest) (bool, error) {
 	if known.Stage == nil {
@@ -117,7 +117,7 @@ func (n *node) repairable(ctx context.Context, known *record, staged bool) (bool
 }
 
 // becameReadOnly reports whether the file system at the path of a stage refuses writes although it was mounted for writing: the kernel makes it read-only
-// after an error. A mount that the Backend made itself is the Backend's to check.
+// after an error. A mount that the driver made itself is the driver's to check.
 func (n *node) becameReadOnly(ctx context.Context, s *stage) (bool, error) {
 	if s.Capability.Block || s.Staged.Mounted || s.readOnly() {
 		return false, nil
@@ -157,7 +157,7 @@ func (n *node) newStage(req *StageRequest) *stage {
 	}
 }
 
-// present asks the Backend for the volume, has save note its answer in the journal, and mounts.
+// present asks the driver for the volume, has save note its answer in the journal, and mounts.
 func (n *node) present(ctx context.Context, req *StageRequest, s *stage, save func() error) error {
 	if !s.Capability.Block {
 		if err := os.MkdirAll(s.Path, 0o750); err != nil {
@@ -165,7 +165,7 @@ func (n *node) present(ctx context.Context, req *StageRequest, s *stage, save fu
 		}
 	}
 	n.at(ctx, "recorded")
-	staged, err := n.backend.Stage(ctx, req)
+	staged, err := n.driver.Stager.Stage(ctx, req)
 	if err != nil {
 		return err
 	}
@@ -185,7 +185,7 @@ func (n *node) present(ctx context.Context, req *StageRequest, s *stage, save fu
 	return n.mount(ctx, req, s)
 }
 
-// check reports whether a Backend's answer is one of the forms. The error is INTERNAL: the Backend breaks its contract.
+// check reports whether a driver's answer is one of the forms. The error is INTERNAL: the driver breaks its contract.
 func (s *Staged) check(c Capability) error {
 	switch {
 	case s.forms() != 1:
@@ -222,8 +222,8 @@ func (n *node) mount(ctx context.Context, req *StageRequest, s *stage) error {
 	case s.Staged.Device != "":
 		return n.background.Do(ctx, s.work(req.ID), func(ctx context.Context) error {
 			return n.Filesystems.Mount(ctx, s.Staged.Device, s.Path, filesystem.Options{
-				Type: cmp.Or(s.Capability.FSType, s.Staged.FSType, defaultFSType), Flags: req.Capability.MountFlags, ReadOnly: s.readOnly(), Grow: true,
-				Formatted: s.Staged.Formatted,
+				Type: cmp.Or(s.Capability.FSType, s.Staged.FSType, defaultFSType), Flags: slices.Concat(req.Capability.MountFlags, s.Staged.MountFlags), ReadOnly: s.readOnly(),
+				Grow: true, Formatted: s.Staged.Formatted, FormatOptions: s.Staged.FormatOptions,
 			})
 		})
 	case s.Staged.Directory != "":
@@ -246,7 +246,7 @@ func (n *node) mount(ctx context.Context, req *StageRequest, s *stage) error {
 	return err
 }
 
-// readOnly reports whether a device is mounted read-only, as the CO or the Backend says.
+// readOnly reports whether a device is mounted read-only, as the CO or the driver says.
 func (s *stage) readOnly() bool {
 	return s.ReadOnly || s.Staged.ReadOnly || slices.Contains(s.Capability.MountFlags, "ro")
 }
@@ -283,7 +283,7 @@ func (n *node) undo(ctx context.Context, id string, s *stage, cause error, forge
 		err = mount.UnmountAll(ctx, n.Mounter, s.Path)
 	}
 	if err == nil {
-		err = n.unstageBackend(ctx, id, s)
+		err = n.unstageDriver(ctx, id, s)
 	}
 	if err == nil {
 		err = forget(ctx)
@@ -306,7 +306,7 @@ func (n *node) join(ctx context.Context, id string, s *stage) error {
 	return nil
 }
 
-// release unmounts a stage and has the Backend undo it.
+// release unmounts a stage and has the driver undo it.
 func (n *node) release(ctx context.Context, id string, s *stage) error {
 	if err := n.join(ctx, id, s); err != nil {
 		return err
@@ -315,11 +315,11 @@ func (n *node) release(ctx context.Context, id string, s *stage) error {
 		return err
 	}
 	n.at(ctx, "unmounted")
-	return n.unstageBackend(ctx, id, s)
+	return n.unstageDriver(ctx, id, s)
 }
 
-// unstageBackend has the Backend undo a stage, of which nothing is mounted any more.
-func (n *node) unstageBackend(ctx context.Context, id string, s *stage) error {
+// unstageDriver has the driver undo a stage, of which nothing is mounted any more.
+func (n *node) unstageDriver(ctx context.Context, id string, s *stage) error {
 	req := &UnstageRequest{ID: id, Path: s.Path, VolumeContext: s.VolumeContext, PublishContext: s.PublishContext}
 	if s.Boot == n.journal.boot {
 		req.Staged = s.Staged
@@ -327,7 +327,7 @@ func (n *node) unstageBackend(ctx context.Context, id string, s *stage) error {
 	if err := n.checkUnused(ctx, id, s, req.Staged); err != nil {
 		return err
 	}
-	return n.backend.Unstage(ctx, req)
+	return n.driver.Stager.Unstage(ctx, req)
 }
 
 // checkUnused refuses to give up a device whose file system is still mounted somewhere, with an ErrInUse: the journal may not know all targets, such as those of a driver that this one has replaced.
@@ -372,17 +372,16 @@ func (n *node) unstage(ctx context.Context, id, path string) error {
 	return n.journal.save(known)
 }
 
-// checkOwner refuses to unmount at a path that the journal does not know, with ErrPrecondition, where the Backend says that the mount is not the volume's.
+// checkOwner refuses to unmount at a path that the journal does not know, with ErrPrecondition, where the driver says that the mount is not the volume's.
 func (n *node) checkOwner(ctx context.Context, id, path string) error {
-	owner := optional[MountOwner](n.kit)
-	if owner == nil {
+	if n.driver.OwnsMount == nil {
 		return nil
 	}
 	mounted, err := n.Mounter.Mounted(ctx, path)
 	if err != nil || !mounted {
 		return err
 	}
-	own, err := owner.OwnsMount(ctx, &MountRequest{ID: id, Path: path})
+	own, err := n.driver.OwnsMount(ctx, &MountRequest{ID: id, Path: path})
 	if err == nil && !own {
 		err = fmt.Errorf("volume %q: something else is mounted at %q; unmount it by hand if nothing uses it: %w", id, path, ErrPrecondition)
 	}

@@ -37,6 +37,8 @@ type bench struct {
 	files  *filesystem.Fake
 	// options changes those of each start.
 	options func(*driverkit.Options)
+	// parts changes what the driver of each start can do.
+	parts func(*driverkit.Driver)
 
 	csi.IdentityClient
 	csi.ControllerClient
@@ -76,18 +78,28 @@ func prepareBench(t *testing.T, options func(*driverkit.Options)) *bench {
 
 func (b *bench) path(name string) string { return filepath.Join(b.dir, name) }
 
-// start serves a driver until the test ends or stop is called.
-func (b *bench) start(backend driverkit.Backend) {
+// backend is the least that a driver is made of.
+type backend interface {
+	driverkit.Provisioner
+	driverkit.Stager
+}
+
+// start serves a driver, made of all that a value can do, until the test ends or stop is called.
+func (b *bench) start(of any) {
 	b.t.Helper()
 	o := driverkit.NewOptions("kit.example.com")
 	o.Endpoint, o.NodeID, o.StateDir, o.Support.Block = "unix://"+b.path("csi.sock"), "node-1", b.path("state"), true
-	o.Mounter, o.Filesystems = b.mounts, b.files
+	d := testarray.Driver(of)
+	if b.parts != nil {
+		b.parts(&d)
+	}
+	o.Mounter, o.Filesystems, o.Support.Clones = b.mounts, b.files, d.Snapshotter != nil
 	if b.options != nil {
 		b.options(&o)
 	}
 	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), klog.Logger{}))
 	ended := make(chan error, 1)
-	go func() { ended <- driverkit.Serve(ctx, o, backend) }()
+	go func() { ended <- driverkit.Serve(ctx, o, d) }()
 	conn, err := grpc.NewClient(o.Endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.WaitForReady(true)),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: pause, MaxDelay: pause}, MinConnectTimeout: patience}))
 	if err != nil {

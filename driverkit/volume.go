@@ -26,7 +26,7 @@ type Volume struct {
 	Context map[string]string
 	// Source is the snapshot or volume that the volume was made from. A storage system that does not remember leaves it nil.
 	Source *Source
-	// Nodes are the ids of the nodes to which the volume is attached. An Attacher must set it in Get and List.
+	// Nodes are the ids of the nodes to which the volume is attached. Get and List must set it where the driver has an Attacher.
 	Nodes []string
 }
 
@@ -92,19 +92,24 @@ func (r Range) check() error {
 	return nil
 }
 
-// AccessMode is how many nodes and workloads may use a volume, and how (CSI v1.13, "VolumeCapability").
-type AccessMode = csi.VolumeCapability_AccessMode_Mode
+// AccessMode is how many nodes and workloads may use a volume, and how. Its number is that of CSI (CSI v1.13, "VolumeCapability").
+type AccessMode int
 
 // The access modes of CSI v1.13.
 const (
-	SingleNodeWriter       = csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
-	SingleNodeReaderOnly   = csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY
-	SingleNodeSingleWriter = csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
-	SingleNodeMultiWriter  = csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER
-	MultiNodeReaderOnly    = csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY
-	MultiNodeSingleWriter  = csi.VolumeCapability_AccessMode_MULTI_NODE_SINGLE_WRITER
-	MultiNodeMultiWriter   = csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER
+	SingleNodeWriter       = AccessMode(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER)
+	SingleNodeReaderOnly   = AccessMode(csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY)
+	SingleNodeSingleWriter = AccessMode(csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER)
+	SingleNodeMultiWriter  = AccessMode(csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER)
+	MultiNodeReaderOnly    = AccessMode(csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY)
+	MultiNodeSingleWriter  = AccessMode(csi.VolumeCapability_AccessMode_MULTI_NODE_SINGLE_WRITER)
+	MultiNodeMultiWriter   = AccessMode(csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER)
 )
+
+// String is the name that CSI has for the mode.
+func (m AccessMode) String() string {
+	return csi.VolumeCapability_AccessMode_Mode(m).String() //nolint:gosec // a number of CSI
+}
 
 // Capability is one way in which a volume is to be used (CSI v1.13, "VolumeCapability").
 type Capability struct {
@@ -114,7 +119,7 @@ type Capability struct {
 	FSType string `json:"fsType,omitempty"`
 	// MountFlags are mount options, such as "noatime".
 	MountFlags []string `json:"mountFlags,omitempty"`
-	// MountGroup is the number of the group that the files are to be given to, for a MountGrouper; empty leaves them as they are.
+	// MountGroup is the number of the group that the files are to be given to, where Support.MountGroup is set; empty leaves them as they are.
 	MountGroup string `json:"mountGroup,omitempty"`
 	// Mode is the access mode.
 	Mode AccessMode `json:"mode"`

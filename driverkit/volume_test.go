@@ -78,7 +78,7 @@ func TestPage(t *testing.T) {
 	for limit := range 7 {
 		var got []string
 		for after := ""; ; {
-			page := driverkit.Page(all, same, after, limit)
+			page := driverkit.PageOf(all, same, after, limit).Entries
 			if len(page) == 0 {
 				break
 			}
@@ -88,7 +88,7 @@ func TestPage(t *testing.T) {
 			t.Errorf("pages of %d have %q, want %q", limit, got, want)
 		}
 	}
-	if got := driverkit.Page(all, same, "bb", 0); !slices.Equal(got, []string{"c", "d", "e"}) {
+	if got := driverkit.PageOf(all, same, "bb", 0).Entries; !slices.Equal(got, []string{"c", "d", "e"}) {
 		t.Errorf("after an entry that does not exist any more: %q", got)
 	}
 	if all[0] != "d" {

@@ -21,7 +21,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/longshore-csi/longshore/csikittest/seeds"
-	"github.com/longshore-csi/longshore/driverkit/loop"
 	"github.com/longshore-csi/longshore/e2e/testbed"
 	"github.com/longshore-csi/longshore/examples/attached-block/array"
 )
@@ -215,7 +214,7 @@ func newFaultyArray(t *testing.T, node string, random *rand.Rand) *faultyArray {
 	t.Helper()
 	opened, err := array.Open(t.Context(), array.Config{
 		Dir: t.TempDir(), Pools: []array.Pool{{Place: array.Place{Pool: "a1", Zone: "a", Rack: "1"}, Size: 100 << 30}},
-		Hosts: []string{node}, HostLimit: arrayClaims, Passwords: map[string]string{"csi": arrayPassword}, Devices: loop.Kernel{},
+		Hosts: []string{node}, HostLimit: arrayClaims, Passwords: map[string]string{"csi": arrayPassword}, Loop: true,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -21,7 +21,6 @@ require (
 	github.com/longshore-csi/longshore/csikit v0.0.0
 	github.com/longshore-csi/longshore/csikittest v0.0.0
 	github.com/longshore-csi/longshore/devcluster v0.0.0
-	github.com/longshore-csi/longshore/driverkit v0.0.0
 	github.com/longshore-csi/longshore/examples/attached-block v0.0.0
 	github.com/longshore-csi/longshore/hostpathdriver v0.0.0
 	github.com/longshore-csi/longshore/kubeletplugin v0.0.0
@@ -60,6 +59,7 @@ require (
 	github.com/gorilla/websocket v1.5.4-0.20250319132907-e064f32e3674 // indirect
 	github.com/grpc-ecosystem/grpc-gateway/v2 v2.29.0 // indirect
 	github.com/json-iterator/go v1.1.12 // indirect
+	github.com/longshore-csi/longshore/driverkit v0.0.0 // indirect
 	github.com/longshore-csi/longshore/topology v0.0.0 // indirect
 	github.com/moby/spdystream v0.5.1 // indirect
 	github.com/modern-go/concurrent v0.0.0-20180306012644-bacd9c7ef1dd // indirect

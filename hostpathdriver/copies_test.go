@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/testing/protocmp"
 
-	"github.com/longshore-csi/longshore/driverkit/loop"
+	"github.com/longshore-csi/longshore/hostpathdriver/loop"
 )
 
 func blockCapability() *csi.VolumeCapability {

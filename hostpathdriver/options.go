@@ -14,10 +14,10 @@ import (
 	"github.com/longshore-csi/longshore/csikit/drivername"
 	"github.com/longshore-csi/longshore/csikit/flagset"
 	"github.com/longshore-csi/longshore/driverkit/filesystem"
-	"github.com/longshore-csi/longshore/driverkit/loop"
 	"github.com/longshore-csi/longshore/driverkit/mount"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/backend"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
+	"github.com/longshore-csi/longshore/hostpathdriver/loop"
 )
 
 // Mode selects the services of a process.

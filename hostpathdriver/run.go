@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"path/filepath"
@@ -12,20 +13,22 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"k8s.io/klog/v2"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/driverkit"
-	"github.com/longshore-csi/longshore/driverkit/extent"
 	"github.com/longshore-csi/longshore/driverkit/filesystem"
-	"github.com/longshore-csi/longshore/driverkit/loop"
 	"github.com/longshore-csi/longshore/driverkit/mount"
 	"github.com/longshore-csi/longshore/driverkit/state"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/backend"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/extent"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/leader"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
+	"github.com/longshore-csi/longshore/hostpathdriver/loop"
 )
 
 // Run serves the driver until ctx ends, which is no error: running calls may end before it returns. The logger of ctx is used. Several instances can run in
@@ -57,36 +60,10 @@ func Run(ctx context.Context, o Options) error {
 	}
 	d := newDriver(o)
 	err = d.serve(ctx)
-	if d.Node != nil {
-		d.Node.Close()
-	}
 	return errors.Join(err, d.candidate.Release())
 }
 
-var (
-	_ driverkit.Backend               = (*driver)(nil)
-	_ driverkit.Attacher              = (*driver)(nil)
-	_ driverkit.Lister                = (*driver)(nil)
-	_ driverkit.CapacityReporter      = (*driver)(nil)
-	_ driverkit.Expander              = (*driver)(nil)
-	_ driverkit.NodeExpander          = (*driver)(nil)
-	_ driverkit.Modifier              = (*driver)(nil)
-	_ driverkit.Cloner                = (*driver)(nil)
-	_ driverkit.Validator             = (*driver)(nil)
-	_ driverkit.SnapshotLister        = (*driver)(nil)
-	_ driverkit.GroupSnapshotter      = (*driver)(nil)
-	_ driverkit.BlockMetadataReporter = (*driver)(nil)
-	_ driverkit.HealthReporter        = (*driver)(nil)
-	_ driverkit.StorageHealthReporter = (*driver)(nil)
-	_ driverkit.NodeDescriber         = (*driver)(nil)
-	_ driverkit.MountOwner            = (*driver)(nil)
-	_ driverkit.UsageReporter         = (*driver)(nil)
-	_ driverkit.Inliner               = (*driver)(nil)
-	_ driverkit.Prober                = (*driver)(nil)
-	_ driverkit.ReadOnlyDevicer       = (*driver)(nil)
-)
-
-// driver is the driverkit.Backend: a Controller, a Node, or both, and what they have in common.
+// driver is a Controller and a Node, of which a process uses one or both, and what they have in common.
 type driver struct {
 	*backend.Controller
 	*backend.Node
@@ -96,9 +73,8 @@ type driver struct {
 	dir       *dirCheck
 	candidate *leader.Candidate
 	leading   sync.Mutex // of a node alone, see expandAlone
-	// controller and groups are the services that other processes use.
-	controller csi.ControllerServer
-	groups     csi.GroupControllerServer
+	// register registers the services that other processes use.
+	register func(grpc.ServiceRegistrar)
 }
 
 // newDriver makes a driver that has read nothing yet.
@@ -112,11 +88,12 @@ func newDriver(o Options) *driver {
 		d.Config.NodeID = o.NodeID
 	}
 	d.Controller = backend.NewController(d.controllerConfig())
-	register := d.registerController
+	d.Node = backend.NewNode(d.nodeConfig())
+	register := func(r grpc.ServiceRegistrar) { d.register(r) }
 	if !o.controller() {
 		register = nil
 	}
-	d.candidate = leader.New(leader.Config{Dir: o.StateDir, Node: d.Config.NodeID, Open: d.Open, Close: d.Controller.Close, WithNode: backend.WithNode}, register)
+	d.candidate = leader.New(leader.Config{Dir: o.StateDir, Node: d.Config.NodeID, Open: d.Controller.Open, Close: d.Controller.Close, WithNode: backend.WithNode}, register)
 	return d
 }
 
@@ -138,15 +115,13 @@ func (d *driver) controllerConfig() backend.ControllerConfig {
 	return c
 }
 
-// openNode opens the node. driverkit holds the lock of the node's directory.
-func (d *driver) openNode(ctx context.Context) (err error) {
+func (d *driver) nodeConfig() backend.NodeConfig {
 	o := d.options
 	c := backend.NodeConfig{Config: *d.Config, MaxExpandSize: cmp.Or(o.MaxVolumeSizeNode, o.MaxVolumeSize), MaxVolumes: d.maxVolumes, ExpandUnasked: o.controllerExpansion() && !o.nodeExpansion()}
 	if o.nodeOnlyExpansion() {
 		c.Expand = d.expandAlone
 	}
-	d.Node, err = backend.OpenNode(ctx, c)
-	return err
+	return c
 }
 
 // expandAlone is the controller's part of an expansion that the CO asks the node alone for.
@@ -168,15 +143,23 @@ func (d *driver) expandAlone(ctx context.Context, req *driverkit.ExpandRequest) 
 	return err
 }
 
-// Delete implements driverkit.Backend.
-func (d *driver) Delete(ctx context.Context, req *driverkit.DeleteRequest) error {
-	if req.Inline {
-		return d.DeleteInline(ctx, req.ID)
+// withoutControllerExpansion answers calls of a CO for volumes that are expanded by nodes alone. Nodes have their controller do its part, see expandAlone.
+func withoutControllerExpansion(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+	if info.FullMethod == csi.Controller_ControllerExpandVolume_FullMethodName {
+		return nil, status.Error(codes.Unimplemented, "ControllerExpandVolume is switched off by --disable-controller-expansion")
 	}
-	return d.Controller.Delete(ctx, req)
+	return handle(ctx, req)
 }
 
-// Probe implements driverkit.Prober: without the state directory no call can succeed.
+// CreateInline implements driverkit.Inliner. Volumes that exist can be deleted when inline volumes are switched off.
+func (d *driver) CreateInline(ctx context.Context, req *driverkit.InlineRequest) (*driverkit.Inlined, error) {
+	if !d.options.Inline {
+		return nil, fmt.Errorf("inline volume %q: inline volumes are switched off; remove Ephemeral from the volumeLifecycleModes of the CSIDriver: %w", req.ID, driverkit.ErrInvalid)
+	}
+	return d.Node.CreateInline(ctx, req)
+}
+
+// Probe looks at the state directory, without which no call can succeed.
 func (d *driver) Probe(ctx context.Context) error { return d.dir.check(ctx) }
 
 func (d *driver) maxVolumes() int64 {
@@ -194,27 +177,52 @@ func (d *driver) kitOptions() driverkit.Options {
 	kit.Endpoint, kit.Mode, kit.NodeID, kit.CallTimeout, kit.StopTimeout = o.Endpoint, driverkit.Mode(o.Mode), o.NodeID, o.CallTimeout, o.StopTimeout
 	kit.StateDir = backend.NodeDir(o.StateDir, cmp.Or(d.Config.NodeID, "none"))
 	kit.OwnDirs = append(slices.Sorted(maps.Values(o.PoolDirs)), o.StateDir)
-	kit.Support = driverkit.Support{Block: true, MultiNode: true, FSTypes: volume.FSTypes()}
+	kit.Support = driverkit.Support{
+		Block: true, MultiNode: true, FSTypes: volume.FSTypes(), Clones: true, NoControllerExpansion: o.nodeOnlyExpansion(), NoNodeExpansion: !o.nodeExpansion(),
+	}
 	if o.Topology {
 		kit.TopologyKeys, kit.Topology = []string{volume.TopologyKey}, driverkit.Segments{volume.TopologyKey: o.NodeID}
 	}
-	kit.OfflineExpansion, kit.VolumeCondition, kit.HTTP, kit.Tracing = o.OfflineExpansion, o.VolumeCondition, o.HTTP, o.Tracing
-	for name, without := range map[string]bool{
-		"Attacher": !o.Attach, "Expander": !o.Expansion, "NodeExpander": !o.Expansion, "Modifier": !o.Modify, "SnapshotLister": !o.ListSnapshots,
-		"Inliner": !o.Inline, "BlockMetadataReporter": !o.SnapshotMetadata,
-	} {
-		if without {
-			kit.Without = append(kit.Without, name)
-		}
-	}
+	kit.OfflineExpansion, kit.VolumeCondition, kit.Tracing = o.OfflineExpansion, o.VolumeCondition, o.Tracing
+	kit.HTTP = driverkit.HTTP{Endpoint: o.HTTP.Address(), MetricsPath: o.HTTP.MetricsPath, Pprof: o.HTTP.Pprof}
 	kit.Interceptors = slices.Clone(o.interceptors)
+	if o.nodeOnlyExpansion() {
+		kit.Interceptors = append(kit.Interceptors, withoutControllerExpansion)
+	}
 	if o.controller() {
 		kit.Interceptors = append(kit.Interceptors, d.candidate.Intercept)
 	}
-	kit.Services, kit.State = d.services, d.state
+	kit.State = d.state
+	kit.ControllerServices = func(register func(grpc.ServiceRegistrar)) { d.register = register }
 	kit.Mounter, kit.Filesystems = o.Mounter, o.Filesystems
 	if o.step != nil {
 		kit.FaultPoint = func(_ context.Context, point string) { o.step(point) }
+	}
+	return kit
+}
+
+// kitDriver is the driver as driverkit has it: flags leave parts out.
+func (d *driver) kitDriver() driverkit.Driver {
+	o := d.options
+	kit := driverkit.Driver{
+		Provisioner: d, Stager: d, Snapshotter: d, GroupSnapshotter: d, Inliner: d,
+		List: d.List, Capacity: d.Capacity, Validate: d.Validate, VolumeHealth: d.VolumeHealth, StorageHealth: d.StorageHealth, Probe: d.Probe,
+		DescribeNode: d.DescribeNode, ReadOnlyDevice: d.ReadOnlyDevice, Usage: d.Usage, OwnsMount: d.OwnsMount,
+	}
+	if o.Attach {
+		kit.Attacher = d
+	}
+	if o.Expansion {
+		kit.Expand, kit.ExpandOnNode = d.Expand, d.ExpandOnNode
+	}
+	if o.Modify {
+		kit.Modify = d.Modify
+	}
+	if o.ListSnapshots {
+		kit.ListSnapshots = d.ListSnapshots
+	}
+	if o.SnapshotMetadata {
+		kit.Blocks = d.Blocks
 	}
 	return kit
 }
@@ -226,7 +234,7 @@ func (d *driver) serve(ctx context.Context) error {
 	kit := d.kitOptions()
 	kit.Opened = func(ctx context.Context) error {
 		if o.node() {
-			if err := d.openNode(ctx); err != nil {
+			if err := d.Node.Open(ctx); err != nil {
 				return err
 			}
 			group.Go(func() error {
@@ -242,24 +250,12 @@ func (d *driver) serve(ctx context.Context) error {
 		}
 		return nil
 	}
-	group.Go(func() error { return driverkit.Serve(ctx, kit, d) })
-	return group.Wait()
-}
-
-// services notes the services that other processes use, and takes out of the others what flags switch off.
-func (d *driver) services(s *driverkit.Services) {
-	d.controller, d.groups = s.Controller, s.GroupController
-	if d.options.nodeOnlyExpansion() && s.Controller != nil {
-		s.Controller = withoutControllerExpansion{s.Controller}
+	group.Go(func() error { return driverkit.Serve(ctx, kit, d.kitDriver()) })
+	err := group.Wait()
+	if o.node() {
+		d.Node.Close()
 	}
-	if d.options.controllerExpansion() && !d.options.nodeExpansion() && s.Node != nil {
-		s.Node = withoutNodeExpansion{s.Node}
-	}
-}
-
-func (d *driver) registerController(r grpc.ServiceRegistrar) {
-	csi.RegisterControllerServer(r, d.controller)
-	csi.RegisterGroupControllerServer(r, d.groups)
+	return err
 }
 
 // state is what /debug/state shows.

@@ -22,9 +22,9 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
-	"github.com/longshore-csi/longshore/driverkit/loop"
 	"github.com/longshore-csi/longshore/driverkit/mount"
 	"github.com/longshore-csi/longshore/driverkit/state"
+	"github.com/longshore-csi/longshore/hostpathdriver/loop"
 )
 
 // walkPool is what the machines of a walk have.

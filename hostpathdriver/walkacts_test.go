@@ -14,8 +14,8 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
 
-	"github.com/longshore-csi/longshore/driverkit/loop"
 	"github.com/longshore-csi/longshore/driverkit/mount"
+	"github.com/longshore-csi/longshore/hostpathdriver/loop"
 )
 
 // act is what a CO or a workload does next.

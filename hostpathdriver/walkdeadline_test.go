@@ -11,8 +11,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
-	"github.com/longshore-csi/longshore/driverkit/loop"
 	"github.com/longshore-csi/longshore/driverkit/mount"
+	"github.com/longshore-csi/longshore/hostpathdriver/loop"
 )
 
 // expiring is the context of a call whose deadline passes when a test says so.

@@ -13,8 +13,8 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/driverkit/filesystem"
-	"github.com/longshore-csi/longshore/driverkit/loop"
 	"github.com/longshore-csi/longshore/driverkit/mount"
+	"github.com/longshore-csi/longshore/hostpathdriver/loop"
 )
 
 // killAtEnv makes the child kill itself at a fault point: the value is the
@@ -95,7 +95,8 @@ func equip(o *Options, dir string, faults *faultPoints) error {
 			return err
 		}
 		mounts, loops := &mount.Fake{}, &loop.Fake{Dir: dev}
-		o.Mounter, o.Devices, o.Filesystems = mounts, loops, &filesystem.Fake{Mounts: mounts, Loops: loops}
+		o.Mounter, o.Devices, o.Filesystems = mounts, loops, &filesystem.Fake{Mounts: mounts, Look: loops.Look}
+		loops.HoldMounted(mounts.HasFilesystem)
 	}
 	if faults != nil {
 		o.step = faults.step

@@ -11,13 +11,12 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/longshore-csi/longshore/driverkit"
+	"github.com/longshore-csi/longshore/driverkit/filesystem"
 	"github.com/longshore-csi/longshore/driverkit/mount"
 )
 
-// contents calls the Backend's functions for what is in volumes: what a volume had when a snapshot was made, or it was cloned, is in the new volume, and stays there; an expanded volume is larger;
+// contents calls the driver's functions for what is in volumes: what a volume had when a snapshot was made, or it was cloned, is in the new volume, and stays there; an expanded volume is larger;
 // and a node that is attached is listed until it is detached.
 func (s *settings) contents(t *testing.T) {
 	m := s.newMachine(t)
@@ -35,7 +34,7 @@ func (s *settings) contents(t *testing.T) {
 		made = append(made, restored)
 		c.want("a volume restored from a snapshot", restored, "first")
 	}
-	if _, ok := m.backend.(driverkit.Cloner); ok && m.serves("Cloner") {
+	if m.options.Support.Clones {
 		clone := c.create("contents-cloned", &driverkit.Source{Volume: source.ID})
 		made = append(made, clone)
 		c.want("a clone", clone, "second")
@@ -48,15 +47,12 @@ func (s *settings) contents(t *testing.T) {
 		c.deleteSnapshot(snapshot)
 	}
 	for _, v := range made {
-		if err := m.backend.Delete(t.Context(), &driverkit.DeleteRequest{ID: v.ID, Secrets: s.secrets}); err != nil {
+		if err := m.driver.Provisioner.Delete(t.Context(), &driverkit.DeleteRequest{ID: v.ID, Secrets: s.secrets}); err != nil {
 			t.Errorf("delete volume %q: %v", v.ID, err)
 		}
 	}
 	m.checkLeaks(t)
 }
-
-// serves reports whether an optional interface that the Backend has is not switched off.
-func (m *machine) serves(name string) bool { return !slices.Contains(m.options.Without, name) }
 
 // holder writes and reads the contents of volumes.
 type holder struct {
@@ -68,18 +64,18 @@ func (c *holder) create(name string, source *driverkit.Source) *driverkit.Volume
 	c.Helper()
 	req := c.m.s.request(name)
 	req.Source = source
-	v, err := c.m.backend.Create(c.Context(), req)
+	v, err := c.m.driver.Provisioner.Create(c.Context(), req)
 	if err != nil {
 		c.Fatalf("create volume %q from %v: %v", name, source, err)
 	}
 	return v
 }
 
-// snapshot makes a snapshot that is ready; nil if the Backend makes none.
+// snapshot makes a snapshot that is ready; nil if the driver makes none.
 func (c *holder) snapshot(of *driverkit.Volume) *driverkit.Snapshot {
 	c.Helper()
-	snapshotter, ok := c.m.backend.(driverkit.Snapshotter)
-	if !ok || !c.m.serves("Snapshotter") {
+	snapshotter := c.m.driver.Snapshotter
+	if snapshotter == nil {
 		return nil
 	}
 	made, err := snapshotter.CreateSnapshot(c.Context(), &driverkit.CreateSnapshotRequest{Name: "contents", Volume: of.ID, Secrets: c.m.s.secrets})
@@ -102,7 +98,7 @@ func (c *holder) snapshot(of *driverkit.Volume) *driverkit.Snapshot {
 // deleteSnapshot deletes a snapshot, after which it does not exist.
 func (c *holder) deleteSnapshot(s *driverkit.Snapshot) {
 	c.Helper()
-	snapshotter, _ := c.m.backend.(driverkit.Snapshotter)
+	snapshotter := c.m.driver.Snapshotter
 	if err := snapshotter.DeleteSnapshot(c.Context(), &driverkit.DeleteSnapshotRequest{ID: s.ID, Secrets: c.m.s.secrets}); err != nil {
 		c.Errorf("delete snapshot %q: %v", s.ID, err)
 	}
@@ -126,7 +122,7 @@ func (c *holder) use(v *driverkit.Volume, do func(u used) error) {
 		c.Fatal(err)
 	}
 	var err error
-	u.Staged, err = c.m.backend.Stage(c.Context(), &driverkit.StageRequest{
+	u.Staged, err = c.m.driver.Stager.Stage(c.Context(), &driverkit.StageRequest{
 		ID: v.ID, Path: u.path, Capability: c.m.s.request("").Capabilities[0], Secrets: c.m.s.secrets, VolumeContext: v.Context, PublishContext: u.publishContext,
 	})
 	if err != nil {
@@ -140,38 +136,36 @@ func (c *holder) use(v *driverkit.Volume, do func(u used) error) {
 			c.Fatalf("unmount volume %q: %v", v.ID, err)
 		}
 	}
-	err = c.m.backend.Unstage(c.Context(), &driverkit.UnstageRequest{ID: v.ID, Path: u.path, Staged: u.Staged, VolumeContext: v.Context, PublishContext: u.publishContext})
+	err = c.m.driver.Stager.Unstage(c.Context(), &driverkit.UnstageRequest{ID: v.ID, Path: u.path, Staged: u.Staged, VolumeContext: v.Context, PublishContext: u.publishContext})
 	if err != nil {
 		c.Errorf("unstage volume %q: %v", v.ID, err)
 	}
 	c.detach(v)
 }
 
-// attach attaches a volume to the node, if the Backend attaches.
+// attach attaches a volume to the node, if the driver attaches.
 func (c *holder) attach(v *driverkit.Volume) map[string]string {
 	c.Helper()
-	attacher, ok := c.m.backend.(driverkit.Attacher)
-	if !ok || !c.m.serves("Attacher") {
+	if c.m.driver.Attacher == nil {
 		return nil
 	}
-	publishContext, err := attacher.Attach(c.Context(), &driverkit.AttachRequest{
+	attached, err := c.m.driver.Attacher.Attach(c.Context(), &driverkit.AttachRequest{
 		ID: v.ID, Node: NodeID, Capability: c.m.s.request("").Capabilities[0], Secrets: c.m.s.secrets, VolumeContext: v.Context,
 	})
 	if err != nil {
 		c.Fatalf("attach volume %q: %v", v.ID, err)
 	}
 	c.wantNodes(v, "attached", NodeID)
-	return publishContext
+	return attached.PublishContext
 }
 
 // detach undoes attach.
 func (c *holder) detach(v *driverkit.Volume) {
 	c.Helper()
-	attacher, ok := c.m.backend.(driverkit.Attacher)
-	if !ok || !c.m.serves("Attacher") {
+	if c.m.driver.Attacher == nil {
 		return
 	}
-	if err := attacher.Detach(c.Context(), &driverkit.DetachRequest{ID: v.ID, Node: NodeID, Secrets: c.m.s.secrets}); err != nil {
+	if err := c.m.driver.Attacher.Detach(c.Context(), &driverkit.DetachRequest{ID: v.ID, Node: NodeID, Secrets: c.m.s.secrets}); err != nil {
 		c.Errorf("detach volume %q: %v", v.ID, err)
 	}
 	c.wantNodes(v, "detached")
@@ -181,8 +175,8 @@ func (c *holder) detach(v *driverkit.Volume) {
 func (c *holder) twoNodes(v *driverkit.Volume) {
 	c.Helper()
 	other := c.m.s.otherNode
-	attacher, ok := c.m.backend.(driverkit.Attacher)
-	if other == "" || !ok || !c.m.serves("Attacher") {
+	attacher := c.m.driver.Attacher
+	if other == "" || attacher == nil {
 		return
 	}
 	c.attach(v)
@@ -204,19 +198,18 @@ func (c *holder) twoNodes(v *driverkit.Volume) {
 // wantNodes looks at the nodes of a volume, as the kit does before it attaches another one, and COs do in lists.
 func (c *holder) wantNodes(v *driverkit.Volume, when string, want ...string) {
 	c.Helper()
-	got, err := c.m.backend.Get(c.Context(), &driverkit.GetRequest{ID: v.ID, Secrets: c.m.s.secrets})
+	got, err := c.m.driver.Provisioner.Get(c.Context(), &driverkit.GetRequest{ID: v.ID, Secrets: c.m.s.secrets})
 	if err != nil || !slices.Equal(got.Nodes, want) {
 		c.Errorf("get volume %q when it is %s: %+v, %v, want Nodes %q", v.ID, when, got, err, want)
 	}
-	lister, ok := c.m.backend.(driverkit.Lister)
-	if !ok || !c.m.serves("Lister") {
+	if c.m.driver.List == nil {
 		return
 	}
-	all, err := lister.List(c.Context(), "", 0)
+	all, err := c.m.driver.List(c.Context(), &driverkit.ListRequest{})
 	if err != nil {
-		c.Errorf("list: %v", err)
+		c.Fatalf("list: %v", err)
 	}
-	for _, listed := range all {
+	for _, listed := range all.Entries {
 		if listed.ID == v.ID && !slices.Equal(listed.Nodes, want) {
 			c.Errorf("list when volume %q is %s: Nodes %q, want %q", v.ID, when, listed.Nodes, want)
 		}
@@ -279,22 +272,21 @@ func block(text string) []byte {
 	return append([]byte(text), make([]byte, size-len(text))...)
 }
 
-// expand makes a volume larger, if the Backend does that: its device, or what is mounted, has the new size.
+// expand makes a volume larger, if the driver does that: its device, or what is mounted, has the new size.
 func (c *holder) expand(v *driverkit.Volume) {
 	c.Helper()
 	want := max(v.Size, 4<<20) * 2
-	expander, controller := c.m.backend.(driverkit.Expander)
-	if controller = controller && c.m.serves("Expander"); controller {
-		c.expandController(expander, v, want)
+	d := &c.m.driver
+	if d.Expand != nil {
+		c.expandController(v, want)
 	}
-	onNode, node := c.m.backend.(driverkit.NodeExpander)
-	if node = node && c.m.serves("NodeExpander"); !controller && !node {
+	if d.Expand == nil && d.ExpandOnNode == nil {
 		return
 	}
 	c.use(v, func(u used) error {
-		if node {
-			err := onNode.ExpandOnNode(c.Context(), &driverkit.NodeExpandRequest{
-				ID: v.ID, Staged: *u.Staged, Size: driverkit.Range{Required: want}, Secrets: c.m.s.secrets, VolumeContext: v.Context, PublishContext: u.publishContext,
+		if d.ExpandOnNode != nil {
+			_, err := d.ExpandOnNode(c.Context(), &driverkit.NodeExpandRequest{
+				ID: v.ID, Path: u.path, Staged: *u.Staged, Size: driverkit.Range{Required: want}, Secrets: c.m.s.secrets, VolumeContext: v.Context, PublishContext: u.publishContext,
 			})
 			if err != nil {
 				return fmt.Errorf("expand on the node: %w", err)
@@ -304,13 +296,13 @@ func (c *holder) expand(v *driverkit.Volume) {
 	})
 }
 
-func (c *holder) expandController(expander driverkit.Expander, v *driverkit.Volume, want int64) {
+func (c *holder) expandController(v *driverkit.Volume, want int64) {
 	c.Helper()
-	done, err := expander.Expand(c.Context(), &driverkit.ExpandRequest{ID: v.ID, Size: driverkit.Range{Required: want}, Secrets: c.m.s.secrets})
+	done, err := c.m.driver.Expand(c.Context(), &driverkit.ExpandRequest{ID: v.ID, Size: driverkit.Range{Required: want}, Secrets: c.m.s.secrets})
 	if err != nil || done.Size < want {
 		c.Fatalf("expand volume %q to %d bytes: %+v, %v", v.ID, want, done, err)
 	}
-	got, err := c.m.backend.Get(c.Context(), &driverkit.GetRequest{ID: v.ID, Secrets: c.m.s.secrets})
+	got, err := c.m.driver.Provisioner.Get(c.Context(), &driverkit.GetRequest{ID: v.ID, Secrets: c.m.s.secrets})
 	if err != nil || got.Size != 0 && got.Size < want {
 		c.Errorf("get volume %q after its expansion: %+v, %v, want %d bytes", v.ID, got, err, want)
 	}
@@ -329,11 +321,11 @@ func (c *holder) wantSize(u used, want int64) error {
 			return err
 		}
 	} else if u.Mounted && path != "" {
-		var stat unix.Statfs_t
-		if err := unix.Statfs(u.path, &stat); err != nil {
+		usage, err := filesystem.Kernel{}.Usage(c.Context(), u.path)
+		if err != nil {
 			return err
 		}
-		got = int64(stat.Blocks) * stat.Frsize //nolint:gosec // no file system is that large
+		got = usage.Bytes.Total
 	} else {
 		return nil
 	}

@@ -8,13 +8,13 @@ import (
 	"github.com/longshore-csi/longshore/driverkit"
 )
 
-// contract calls the Backend's functions directly, as often as a CO may.
+// contract calls the driver's functions directly, as often as a CO may.
 func (s *settings) contract(t *testing.T) {
 	m := s.newMachine(t)
 	if err := os.Mkdir(m.path("co"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	b := m.backend
+	b := m.driver.Provisioner
 	first := s.mustCreate(t, b, "contract-1")
 	if again := s.mustCreate(t, b, "contract-1"); again.ID != first.ID || again.Size != first.Size {
 		t.Errorf("create the same name again: volume %q with %d bytes, want the same volume %q with %d bytes", again.ID, again.Size, first.ID, first.Size)
@@ -29,7 +29,7 @@ func (s *settings) contract(t *testing.T) {
 			t.Errorf("get volume %q: %+v, %v, want %+v", v.ID, got, err, v)
 		}
 	}
-	s.checkList(t, b, first.ID, second.ID)
+	s.checkList(t, m, first.ID, second.ID)
 	s.checkRestart(t, m, first)
 	for _, v := range []*driverkit.Volume{first, second} {
 		s.checkDelete(t, m, v)
@@ -40,11 +40,11 @@ func (s *settings) contract(t *testing.T) {
 // checkDelete deletes a volume that was never staged, twice.
 func (s *settings) checkDelete(t *testing.T, m *machine, v *driverkit.Volume) {
 	t.Helper()
-	if err := m.backend.Unstage(t.Context(), &driverkit.UnstageRequest{ID: v.ID, Path: m.path("co/never")}); err != nil {
+	if err := m.driver.Stager.Unstage(t.Context(), &driverkit.UnstageRequest{ID: v.ID, Path: m.path("co/never")}); err != nil {
 		t.Errorf("unstage volume %q, which was never staged: %v, want success", v.ID, err)
 	}
 	for i := range 2 {
-		err := m.backend.Delete(t.Context(), &driverkit.DeleteRequest{ID: v.ID, Secrets: s.secrets})
+		err := m.driver.Provisioner.Delete(t.Context(), &driverkit.DeleteRequest{ID: v.ID, Secrets: s.secrets})
 		if i > 0 && driverkit.IsNotFound(err, v.ID) {
 			err = nil // The kit takes it for success.
 		}
@@ -52,7 +52,7 @@ func (s *settings) checkDelete(t *testing.T, m *machine, v *driverkit.Volume) {
 			t.Errorf("delete volume %q, call %d: %v", v.ID, i+1, err)
 		}
 	}
-	if _, err := m.backend.Get(t.Context(), &driverkit.GetRequest{ID: v.ID, Secrets: s.secrets}); !driverkit.IsNotFound(err, v.ID) {
+	if _, err := m.driver.Provisioner.Get(t.Context(), &driverkit.GetRequest{ID: v.ID, Secrets: s.secrets}); !driverkit.IsNotFound(err, v.ID) {
 		t.Errorf("get volume %q after its deletion: %v, want driverkit.NotFound of it", v.ID, err)
 	}
 }
@@ -65,7 +65,7 @@ func (s *settings) request(name string) *driverkit.CreateRequest {
 	}
 }
 
-func (s *settings) mustCreate(t *testing.T, b driverkit.Backend, name string) *driverkit.Volume {
+func (s *settings) mustCreate(t *testing.T, b driverkit.Provisioner, name string) *driverkit.Volume {
 	t.Helper()
 	v, err := b.Create(t.Context(), s.request(name))
 	if err != nil {
@@ -81,40 +81,39 @@ func (s *settings) mustCreate(t *testing.T, b driverkit.Backend, name string) *d
 func (s *settings) checkRestart(t *testing.T, m *machine, want *driverkit.Volume) {
 	t.Helper()
 	m.create(nil)
-	if got, err := m.backend.Get(t.Context(), &driverkit.GetRequest{ID: want.ID, Secrets: s.secrets}); err != nil || got.ID != want.ID {
+	if got, err := m.driver.Provisioner.Get(t.Context(), &driverkit.GetRequest{ID: want.ID, Secrets: s.secrets}); err != nil || got.ID != want.ID {
 		t.Errorf("get volume %q after a restart of the driver: %+v, %v", want.ID, got, err)
 	}
-	if again := s.mustCreate(t, m.backend, "contract-1"); again.ID != want.ID {
+	if again := s.mustCreate(t, m.driver.Provisioner, "contract-1"); again.ID != want.ID {
 		t.Errorf("create the same name again after a restart of the driver: volume %q, want %q", again.ID, want.ID)
 	}
 }
 
 // checkList reads the list whole and in pages of one.
-func (s *settings) checkList(t *testing.T, b driverkit.Backend, ids ...string) {
+func (s *settings) checkList(t *testing.T, m *machine, ids ...string) {
 	t.Helper()
-	lister, ok := b.(driverkit.Lister)
-	if !ok {
+	if m.driver.List == nil {
 		return
 	}
 	slices.Sort(ids)
-	whole, err := lister.List(t.Context(), "", 0)
+	whole, err := m.driver.List(t.Context(), &driverkit.ListRequest{})
 	if err != nil {
 		t.Fatalf("list: %v", err)
 	}
 	var listed, paged []string
-	for _, v := range whole {
+	for _, v := range whole.Entries {
 		listed = append(listed, v.ID)
 	}
 	for after := ""; len(paged) <= len(ids); {
-		entries, err := lister.List(t.Context(), after, 1)
+		part, err := m.driver.List(t.Context(), &driverkit.ListRequest{After: after, Limit: 1})
 		if err != nil {
 			t.Fatalf("list after %q: %v", after, err)
 		}
-		if len(entries) == 0 {
+		if len(part.Entries) == 0 {
 			break
 		}
-		after = entries[len(entries)-1].ID
-		for _, v := range entries {
+		after = part.Entries[len(part.Entries)-1].ID
+		for _, v := range part.Entries {
 			paged = append(paged, v.ID)
 		}
 	}

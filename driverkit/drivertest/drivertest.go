@@ -21,15 +21,16 @@ import (
 	"github.com/longshore-csi/longshore/driverkit/mount"
 )
 
-// NodeID is the id of the node in all tests, for a Backend that knows its nodes.
+// NodeID is the id of the node in all tests, for a driver that knows its nodes.
 const NodeID = "drivertest-node"
 
 // patience bounds what should take milliseconds.
 const patience = 2 * time.Minute
 
 // New makes a driver as a start of its process does. dir is an existing directory that represents the storage system: two drivers with the same dir have
-// the same volumes, with another dir they have none in common. The tests set the options that a user has flags for.
-type New func(dir string) (driverkit.Options, driverkit.Backend, error)
+// the same volumes, with another dir they have none in common. The tests set the options that a user has flags for. What New has to undo, such as a mount
+// at dir or a server, is for t.Cleanup: dir is removed after that. New is called several times with one dir, and does once what is to be done once.
+type New func(t testing.TB, dir string) (driverkit.Options, driverkit.Driver, error)
 
 // Setting changes what Run does.
 type Setting func(*settings)
@@ -63,11 +64,11 @@ func Block() Setting { return func(s *settings) { s.block = true } }
 // NoSanity leaves csi-sanity out, for further calls of Run in one test program, such as with Block.
 func NoSanity() Setting { return func(s *settings) { s.noSanity = true } }
 
-// OtherNode is the id of a second node that the Backend knows, on which no driver runs: volumes are attached to it, too.
+// OtherNode is the id of a second node that the driver knows, on which no driver runs: volumes are attached to it, too.
 func OtherNode(id string) Setting { return func(s *settings) { s.otherNode = id } }
 
 // Leaks has find return what must not be left when all volumes of a storage system are deleted, such as objects of an array, sessions or devices. dir is that of New. Volumes and snapshots that the
-// Backend lists, mounts, records of the kit, and loop devices of files in dir are looked for in any case.
+// driver lists, mounts, records of the kit, and loop devices of files in dir are looked for in any case.
 func Leaks(find func(dir string) ([]string, error)) Setting {
 	return func(s *settings) { s.ownLeaks = find }
 }
@@ -107,9 +108,9 @@ type machine struct {
 	dir string
 	// mounts are those of a machine on which the tests may not mount.
 	mounts *mount.Fake
-	// options and backend are those of the last start.
+	// options and driver are those of the last start.
 	options driverkit.Options
-	backend driverkit.Backend
+	driver  driverkit.Driver
 }
 
 // newMachine makes a machine whose directories exist until the test ends.
@@ -133,7 +134,7 @@ func (m *machine) path(name string) string { return filepath.Join(m.dir, name) }
 // create makes the driver as its process does when it starts.
 func (m *machine) create(faultPoint func(context.Context, string)) {
 	m.t.Helper()
-	o, b, err := m.s.new(m.path("storage"))
+	o, d, err := m.s.new(m.t, m.path("storage"))
 	if err != nil {
 		m.t.Fatalf("make the driver: %v", err)
 	}
@@ -153,7 +154,7 @@ func (m *machine) create(faultPoint func(context.Context, string)) {
 	default:
 		o.Mounter, o.Filesystems = m.mounts, &filesystem.Fake{Mounts: m.mounts}
 	}
-	m.options, m.backend = o, b
+	m.options, m.driver = o, d
 }
 
 // start serves the driver until stop is called, and returns a connection to it.
@@ -162,7 +163,7 @@ func (m *machine) start(faultPoint func(context.Context, string)) (conn *grpc.Cl
 	m.create(faultPoint)
 	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), klog.Logger{}))
 	ended := make(chan error, 1)
-	go func() { ended <- driverkit.Serve(ctx, m.options, m.backend) }()
+	go func() { ended <- driverkit.Serve(ctx, m.options, m.driver) }()
 	conn, err := grpc.NewClient(m.options.Endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)), tryOften())
 	if err != nil {
@@ -234,7 +235,7 @@ func (m *machine) clear() {
 	}
 }
 
-// leaks returns what is left of all volumes: mounts at paths of the CO, records of the node, and volumes of the storage system, if the Backend lists them.
+// leaks returns what is left of all volumes: mounts at paths of the CO, records of the node, and volumes of the storage system, if the driver lists them.
 func (m *machine) leaks() (left []string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -266,23 +267,23 @@ func (m *machine) leaks() (left []string, err error) {
 	return append(left, devices...), err
 }
 
-// listed returns the volumes and snapshots that the Backend lists.
+// listed returns the volumes and snapshots that the driver lists.
 func (m *machine) listed(ctx context.Context) (all []string, err error) {
-	if lister, ok := m.backend.(driverkit.Lister); ok {
-		volumes, err := lister.List(ctx, "", 0)
+	if m.driver.List != nil {
+		volumes, err := m.driver.List(ctx, &driverkit.ListRequest{})
 		if err != nil {
 			return nil, fmt.Errorf("list volumes: %w", err)
 		}
-		for _, v := range volumes {
+		for _, v := range volumes.Entries {
 			all = append(all, "volume "+v.ID)
 		}
 	}
-	if lister, ok := m.backend.(driverkit.SnapshotLister); ok {
-		snapshots, err := lister.ListSnapshots(ctx, &driverkit.ListSnapshotsRequest{Secrets: m.s.secrets})
+	if m.driver.ListSnapshots != nil {
+		snapshots, err := m.driver.ListSnapshots(ctx, &driverkit.ListSnapshotsRequest{Secrets: m.s.secrets})
 		if err != nil {
 			return nil, fmt.Errorf("list snapshots: %w", err)
 		}
-		for _, s := range snapshots {
+		for _, s := range snapshots.Entries {
 			all = append(all, "snapshot "+s.ID)
 		}
 	}

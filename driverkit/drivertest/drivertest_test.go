@@ -30,18 +30,18 @@ func newWorld() *world {
 	return &world{arrays: map[string]*testarray.Array{}, mounts: map[string]*mount.Fake{}}
 }
 
-// driver is a New for a driver whose Backend is made of the array in dir.
-func (w *world) driver(backend func(*testarray.Array) driverkit.Backend) New {
-	return func(dir string) (driverkit.Options, driverkit.Backend, error) {
+// driver is a New for a driver that is made of the array in dir.
+func (w *world) driver(parts func(*testarray.Array) any) New {
+	return func(_ testing.TB, dir string) (driverkit.Options, driverkit.Driver, error) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if w.arrays[dir] == nil {
 			w.arrays[dir], w.mounts[dir] = testarray.New(dir, NodeID, otherNode), &mount.Fake{}
 		}
 		o := driverkit.NewOptions("array.example.com")
-		o.Support.Block = true
+		o.Support.Block, o.Support.Clones = true, true
 		o.Mounter, o.Filesystems = w.mounts[dir], &filesystem.Fake{Mounts: w.mounts[dir]}
-		return o, backend(w.arrays[dir]), nil
+		return o, testarray.Driver(parts(w.arrays[dir])), nil
 	}
 }
 
@@ -61,25 +61,25 @@ func (p placed) CreateSnapshot(ctx context.Context, req *driverkit.CreateSnapsho
 	return made, err
 }
 
-// TestArray runs everything against a Backend that does everything right.
+// TestArray runs everything against a driver that does everything right.
 func TestArray(t *testing.T) {
-	array := newWorld().driver(func(a *testarray.Array) driverkit.Backend { return placed{a} })
-	Run(t, func(dir string) (driverkit.Options, driverkit.Backend, error) {
-		o, b, err := array(dir)
+	array := newWorld().driver(func(a *testarray.Array) any { return placed{a} })
+	Run(t, func(t testing.TB, dir string) (driverkit.Options, driverkit.Driver, error) {
+		o, d, err := array(t, dir)
 		o.TopologyKeys, o.Topology = slices.Sorted(maps.Keys(place())), place()
-		return o, b, err
+		return o, d, err
 	}, Secrets(map[string]string{"password": "swordfish"}), Inline(map[string]string{"size": "4194304"}), OtherNode(otherNode))
 }
 
 // TestBlock walks with raw block volumes.
 func TestBlock(t *testing.T) {
-	Run(t, newWorld().driver(func(a *testarray.Array) driverkit.Backend { return a }), Block(), NoSanity())
+	Run(t, newWorld().driver(func(a *testarray.Array) any { return a }), Block(), NoSanity())
 }
 
-// bug is a mistake that a Backend's author can make, and what the tests print about it.
+// bug is a mistake that a driver's author can make, and what the tests print about it.
 type bug struct {
-	backend func(*testarray.Array) driverkit.Backend
-	prints  string
+	parts  func(*testarray.Array) any
+	prints string
 }
 
 // otherNode is a node of the array on which no driver runs.
@@ -131,7 +131,9 @@ func (b lateSnapshots) Create(ctx context.Context, req *driverkit.CreateRequest)
 	return b.Array.Create(ctx, &other)
 }
 
-func (b onlySaysLarger) ExpandOnNode(context.Context, *driverkit.NodeExpandRequest) error { return nil }
+func (b onlySaysLarger) ExpandOnNode(context.Context, *driverkit.NodeExpandRequest) (*driverkit.NodeExpanded, error) {
+	return &driverkit.NodeExpanded{}, nil
+}
 
 func (b keepsSize) Expand(_ context.Context, req *driverkit.ExpandRequest) (*driverkit.Expanded, error) {
 	return &driverkit.Expanded{Size: req.Size.Required}, nil
@@ -212,8 +214,8 @@ func (b hidesNotFound) Get(ctx context.Context, req *driverkit.GetRequest) (*dri
 	return v, nil
 }
 
-func (b ignoresAfter) List(ctx context.Context, _ string, limit int) ([]*driverkit.Volume, error) {
-	return b.Array.List(ctx, "", limit)
+func (b ignoresAfter) List(ctx context.Context, req *driverkit.ListRequest) (*driverkit.Page[*driverkit.Volume], error) {
+	return b.Array.List(ctx, &driverkit.ListRequest{Limit: req.Limit})
 }
 
 func (b mountsNothing) Stage(ctx context.Context, req *driverkit.StageRequest) (*driverkit.Staged, error) {
@@ -223,7 +225,7 @@ func (b mountsNothing) Stage(ctx context.Context, req *driverkit.StageRequest) (
 
 func (b keepsStages) Unstage(context.Context, *driverkit.UnstageRequest) error { return nil }
 
-func (b attachesOnce) Attach(ctx context.Context, req *driverkit.AttachRequest) (map[string]string, error) {
+func (b attachesOnce) Attach(ctx context.Context, req *driverkit.AttachRequest) (*driverkit.Attached, error) {
 	if v, err := b.Get(ctx, &driverkit.GetRequest{ID: req.ID}); err == nil && len(v.Nodes) > 0 {
 		return nil, errBroken
 	}
@@ -252,26 +254,26 @@ func (b forgetsDevices) Stage(ctx context.Context, req *driverkit.StageRequest) 
 
 func bugs() map[string]bug {
 	return map[string]bug{
-		"IgnoresNames":   {func(a *testarray.Array) driverkit.Backend { return ignoresNames{a} }, "create the same name again"},
-		"ForgetsVolumes": {func(a *testarray.Array) driverkit.Backend { return testarray.New(a.Dir, NodeID, otherNode) }, "after a restart of the driver"},
-		"DeletesOnce":    {func(a *testarray.Array) driverkit.Backend { return deletesOnce{a} }, "call 2: broken"},
-		"KeepsVolumes":   {func(a *testarray.Array) driverkit.Backend { return keepsVolumes{a} }, "left behind: volume"},
-		"HidesNotFound":  {func(a *testarray.Array) driverkit.Backend { return hidesNotFound{a} }, "want driverkit.NotFound"},
-		"IgnoresAfter":   {func(a *testarray.Array) driverkit.Backend { return ignoresAfter{a} }, "in pages of one"},
-		"MountsNothing":  {func(a *testarray.Array) driverkit.Backend { return mountsNothing{a} }, "returned Mounted, but nothing is mounted"},
-		"KeepsStages":    {func(a *testarray.Array) driverkit.Backend { return keepsStages{a} }, "in use"},
-		"AttachesOnce":   {func(a *testarray.Array) driverkit.Backend { return attachesOnce{a} }, "attach: rpc error"},
-		"StagesOnce":     {func(a *testarray.Array) driverkit.Backend { return stagesOnce{a} }, "stage: rpc error"},
-		"EmptyCopies":    {func(a *testarray.Array) driverkit.Backend { return emptyCopies{a} }, `a volume restored from a snapshot has "", want "first"`},
-		"LateSnapshots":  {func(a *testarray.Array) driverkit.Backend { return lateSnapshots{a} }, `a volume restored from a snapshot has "second", want "first"`},
-		"OnlySaysLarger": {func(a *testarray.Array) driverkit.Backend { return onlySaysLarger{a} }, "bytes after its expansion to"},
-		"KeepsSize":      {func(a *testarray.Array) driverkit.Backend { return keepsSize{a} }, "after its expansion"},
-		"DetachesAll":    {func(a *testarray.Array) driverkit.Backend { return detachesAll{a} }, `want Nodes ["other-node"]`},
-		"HidesNodes":     {func(a *testarray.Array) driverkit.Backend { return hidesNodes{a} }, `want Nodes ["drivertest-node"]`},
-		"KeepsSnapshots": {func(a *testarray.Array) driverkit.Backend { return keepsSnapshots{a} }, "after its deletion: <nil>"},
-		"LeaksSnapshots": {func(a *testarray.Array) driverkit.Backend { return leaksSnapshots{a} }, "left behind: snapshot"},
-		"TwoCreations":   {func(a *testarray.Array) driverkit.Backend { return twoCreations{a} }, "left behind: volume"},
-		"ForgetsDevices": {func(a *testarray.Array) driverkit.Backend { return forgetsDevices{a} }, "must have one of Device, Directory and Mounted"},
+		"IgnoresNames":   {func(a *testarray.Array) any { return ignoresNames{a} }, "create the same name again"},
+		"ForgetsVolumes": {func(a *testarray.Array) any { return testarray.New(a.Dir, NodeID, otherNode) }, "after a restart of the driver"},
+		"DeletesOnce":    {func(a *testarray.Array) any { return deletesOnce{a} }, "call 2: broken"},
+		"KeepsVolumes":   {func(a *testarray.Array) any { return keepsVolumes{a} }, "left behind: volume"},
+		"HidesNotFound":  {func(a *testarray.Array) any { return hidesNotFound{a} }, "want driverkit.NotFound"},
+		"IgnoresAfter":   {func(a *testarray.Array) any { return ignoresAfter{a} }, "in pages of one"},
+		"MountsNothing":  {func(a *testarray.Array) any { return mountsNothing{a} }, "returned Mounted, but nothing is mounted"},
+		"KeepsStages":    {func(a *testarray.Array) any { return keepsStages{a} }, "in use"},
+		"AttachesOnce":   {func(a *testarray.Array) any { return attachesOnce{a} }, "attach: rpc error"},
+		"StagesOnce":     {func(a *testarray.Array) any { return stagesOnce{a} }, "stage: rpc error"},
+		"EmptyCopies":    {func(a *testarray.Array) any { return emptyCopies{a} }, `a volume restored from a snapshot has "", want "first"`},
+		"LateSnapshots":  {func(a *testarray.Array) any { return lateSnapshots{a} }, `a volume restored from a snapshot has "second", want "first"`},
+		"OnlySaysLarger": {func(a *testarray.Array) any { return onlySaysLarger{a} }, "bytes after its expansion to"},
+		"KeepsSize":      {func(a *testarray.Array) any { return keepsSize{a} }, "after its expansion"},
+		"DetachesAll":    {func(a *testarray.Array) any { return detachesAll{a} }, `want Nodes ["other-node"]`},
+		"HidesNodes":     {func(a *testarray.Array) any { return hidesNodes{a} }, `want Nodes ["drivertest-node"]`},
+		"KeepsSnapshots": {func(a *testarray.Array) any { return keepsSnapshots{a} }, "after its deletion: <nil>"},
+		"LeaksSnapshots": {func(a *testarray.Array) any { return leaksSnapshots{a} }, "left behind: snapshot"},
+		"TwoCreations":   {func(a *testarray.Array) any { return twoCreations{a} }, "left behind: volume"},
+		"ForgetsDevices": {func(a *testarray.Array) any { return forgetsDevices{a} }, "must have one of Device, Directory and Mounted"},
 	}
 }
 
@@ -281,7 +283,7 @@ const bugEnv = "DRIVERTEST_BUG"
 // TestFindsBugs runs the contract and the walk against drivers with one bug each, in processes of their own: each must fail, and print why.
 func TestFindsBugs(t *testing.T) {
 	if name := os.Getenv(bugEnv); name != "" {
-		s := &settings{new: newWorld().driver(bugs()[name].backend), otherNode: otherNode}
+		s := &settings{new: newWorld().driver(bugs()[name].parts), otherNode: otherNode}
 		t.Run("Contract", s.contract)
 		t.Run("Contents", s.contents)
 		t.Run("Walk", s.walk)

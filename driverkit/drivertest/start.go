@@ -3,6 +3,8 @@ package drivertest
 import (
 	"context"
 	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
 )
 
 // Driver is a driver that runs in the process of a test, for tests of one's own: those of package kubeletplugintest, for instance.
@@ -14,7 +16,7 @@ type Driver struct {
 	stop    func()
 }
 
-// Start starts a driver with a storage system and a state directory of its own. It runs until the test ends, which then fails if volumes, mounts or records are
+// Start starts a driver with a storage system and a state directory of its own, and returns when it serves. It runs until the test ends, which then fails if volumes, mounts or records are
 // left.
 func Start(t *testing.T, newDriver New) *Driver {
 	t.Helper()
@@ -36,6 +38,11 @@ func (d *Driver) Restart() {
 
 func (d *Driver) start() {
 	d.machine.t.Helper()
-	_, d.stop = d.machine.start(func(context.Context, string) {})
-	d.Endpoint = d.machine.options.Endpoint
+	conn, stop := d.machine.start(nil)
+	d.Endpoint, d.stop = d.machine.options.Endpoint, stop
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if _, err := csi.NewIdentityClient(conn).Probe(ctx, &csi.ProbeRequest{}); err != nil { // it waits for the socket
+		d.machine.t.Errorf("probe: %v", err)
+	}
 }

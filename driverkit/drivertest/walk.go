@@ -50,9 +50,7 @@ func (s *settings) walk(t *testing.T) {
 // servesReadOnlyDevices reports whether raw block volumes are published read-only, too.
 func (s *settings) servesReadOnlyDevices(t *testing.T) bool {
 	t.Helper()
-	m := s.newMachine(t)
-	_, ok := m.backend.(driverkit.ReadOnlyDevicer)
-	return ok && !slices.Contains(m.options.Without, "ReadOnlyDevicer")
+	return s.newMachine(t).driver.ReadOnlyDevice != nil
 }
 
 // walkInline is walk for an inline volume.
@@ -275,7 +273,7 @@ func (l *life) checkDeleted() {
 			l.t.Errorf("the target path %s still exists: %v", target, err)
 		}
 	}
-	_, err := l.m.backend.Get(l.t.Context(), &driverkit.GetRequest{ID: l.co.volume, Secrets: l.m.s.secrets})
+	_, err := l.m.driver.Provisioner.Get(l.t.Context(), &driverkit.GetRequest{ID: l.co.volume, Secrets: l.m.s.secrets})
 	if !driverkit.IsNotFound(err, l.co.volume) {
 		l.t.Errorf("get volume %q after its deletion: %v, want driverkit.NotFound of it", l.co.volume, err)
 	}

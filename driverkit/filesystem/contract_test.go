@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/longshore-csi/longshore/driverkit/loop"
 	"github.com/longshore-csi/longshore/driverkit/mount"
 )
 
@@ -88,7 +87,7 @@ func smallest(t *testing.T, r rig, fsType string) {
 	if got := usage(t, r, target); got.Bytes.Available <= 0 || got.Inodes.Available < 100 {
 		t.Errorf("%+v is not of much use", got)
 	}
-	_, device = newDevice(t, r, MinSize(fsType)-loop.SectorSize)
+	_, device = newDevice(t, r, MinSize(fsType)-sectorSize)
 	refused(t, r, device, newTarget(t, r), Options{Type: fsType})
 	if !allZero([]byte(start(t, device))) {
 		t.Error("a device that is too small was formatted")

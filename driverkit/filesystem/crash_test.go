@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/longshore-csi/longshore/driverkit/internal/needs"
+	"github.com/longshore-csi/longshore/csikittest/needs"
 )
 
 // TestKernelCrashInFormat kills mkfs at many of its system calls. What it

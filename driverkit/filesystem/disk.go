@@ -7,11 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
-
-	"golang.org/x/sys/unix"
-	mountutils "k8s.io/mount-utils"
-	utilexec "k8s.io/utils/exec"
 )
 
 // headSize is how much of the start of a device is looked at. It is what mkfs
@@ -29,29 +24,6 @@ type disk struct {
 	head  []byte
 }
 
-// look looks at a device. It does not rely on blkid alone, which ends with the
-// same exit status when a device is blank and when it cannot be read.
-func look(p *programs, device string) (*disk, error) {
-	f, err := os.OpenFile(device, os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	locked, err := unix.IoctlGetInt(int(f.Fd()), unix.BLKROGET)
-	if err != nil {
-		return nil, fmt.Errorf("%s must be a block device: %w", device, err)
-	}
-	d := &disk{path: device, readOnly: locked != 0}
-	if err := d.read(f); err != nil {
-		return nil, err
-	}
-	d.found, err = mountutils.NewSafeFormatAndMount(nil, p).GetDiskFormat(device)
-	if exit, ok := errors.AsType[utilexec.ExitError](err); ok && exit.ExitStatus() == blkidAmbivalent {
-		return nil, fmt.Errorf("%w: %w", ErrForeign, err)
-	}
-	return d, err
-}
-
 // read reads how large a device is, and how it begins.
 func (d *disk) read(f *os.File) error {
 	var err error
@@ -64,9 +36,6 @@ func (d *disk) read(f *os.File) error {
 	}
 	return nil
 }
-
-// blkidAmbivalent is the exit status of blkid(8) when it finds several things.
-const blkidAmbivalent = 8
 
 // prepare refuses what must be neither mounted nor formatted, and makes a
 // device blank on which mkfs was interrupted.
@@ -99,27 +68,6 @@ func (d *disk) refuse(k kind, o Options) error {
 	}
 	return nil
 }
-
-// growUnmounted makes ext3 and ext4 as large as the device before they are
-// mounted, which needs no capability. Growing them while they are mounted is
-// preferred, as only then the journal protects the change.
-func (d *disk) growUnmounted(p *programs) error {
-	if !strings.HasPrefix(d.found, "ext") || d.extSize() >= d.size {
-		return nil
-	}
-	_, err := p.run("fsck."+d.found, "-f", "-p", d.path)
-	if found, ok := errors.AsType[failure](err); ok && found.ExitStatus() == fsckMended {
-		err = nil
-	}
-	if err == nil {
-		_, err = p.run("resize2fs", d.path)
-	}
-	return err
-}
-
-// fsckMended is the exit status of fsck(8) when it has found errors, and none
-// is left.
-const fsckMended = 1
 
 // extSize is how many bytes ext3 or ext4 takes of its device.
 // Source: Linux, fs/ext4/ext4.h, struct ext4_super_block.
@@ -160,7 +108,7 @@ func (d *disk) halfMade() bool {
 // wipe makes a device blank, unless another process has it open exclusively. The
 // superblock goes last: until then the device counts as half-made.
 func (d *disk) wipe() error {
-	f, err := os.OpenFile(d.path, os.O_WRONLY|os.O_SYNC|unix.O_EXCL, 0)
+	f, err := os.OpenFile(d.path, os.O_WRONLY|os.O_SYNC|os.O_EXCL, 0)
 	if err != nil {
 		return err
 	}

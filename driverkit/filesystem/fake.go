@@ -10,21 +10,21 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/longshore-csi/longshore/driverkit/loop"
 	"github.com/longshore-csi/longshore/driverkit/mount"
 )
 
 // Fake is a Filesystems without privileges, for tests. Its devices are plain
-// files, such as those of loop.Fake. A file system is one line at the start of
+// files. A file system is one line at the start of
 // its device: it survives a reboot, and a copy of the device has it, too. Files
 // written below a target stay there, in the directory. It is safe for
 // concurrent use.
 type Fake struct {
 	// Mounts is the table in which mounts are made and undone.
 	Mounts *mount.Fake
-	// Loops knows size and access mode of each device. Without it devices are
-	// as large as their files, and writable.
-	Loops *loop.Fake
+	// Look returns the size of a device in bytes, and whether it refuses writes;
+	// an error for what is no device. Without it devices are as large as their
+	// files, and writable.
+	Look func(device string) (size int64, readOnly bool, err error)
 
 	mu    sync.Mutex
 	fail  map[Step]error
@@ -97,9 +97,6 @@ func (f *Fake) mount(ctx context.Context, device, target string, o Options) erro
 	if err := f.step(StepMount, target); err != nil {
 		return err
 	}
-	if f.Loops != nil {
-		f.Loops.HoldMounted(f.Mounts.HasFilesystem)
-	}
 	return f.Mounts.Place(ctx, device, target, mount.Options{ReadOnly: o.readOnly(), Flags: o.mountFlags(kind)})
 }
 
@@ -115,16 +112,10 @@ func (f *Fake) look(device string) (*disk, error) {
 		return nil, err
 	}
 	d.found, _ = parseHeader(d.head)
-	if f.Loops == nil {
-		return d, nil
+	if f.Look != nil {
+		d.size, d.readOnly, err = f.Look(device)
 	}
-	table := f.Loops.Table()
-	i := slices.IndexFunc(table, func(l loop.FakeDevice) bool { return l.Path == device })
-	if i < 0 {
-		return nil, fmt.Errorf("%s is no device", device)
-	}
-	d.readOnly, d.size = table[i].ReadOnly, table[i].Size
-	return d, nil
+	return d, err
 }
 
 // parseHeader returns an empty type for anything but a header.

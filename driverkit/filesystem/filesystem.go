@@ -43,6 +43,8 @@ type Options struct {
 	// formatted, whatever is read: blocks that were lost read as zeros, and the
 	// rest of the files may be had back. A device without it is an ErrLost.
 	Formatted bool
+	// FormatOptions are further arguments of mkfs.
+	FormatOptions []string
 }
 
 // Usage of a file system.

@@ -12,15 +12,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/longshore-csi/longshore/driverkit/internal/needs"
-	"github.com/longshore-csi/longshore/driverkit/loop"
+	"github.com/longshore-csi/longshore/csikittest/needs"
 	"github.com/longshore-csi/longshore/driverkit/mount"
 )
 
 // rig is one implementation, with the loop devices and mounts that go with it.
 type rig struct {
 	Filesystems
-	loops  loop.Devices
+	loops  devices
 	mounts mount.Mounter
 	// grows says that file systems of a type can grow here.
 	grows func(fsType string) bool
@@ -32,16 +31,19 @@ type rig struct {
 
 func fakeRig(t *testing.T) rig {
 	t.Helper()
-	loops, mounts := &loop.Fake{Dir: t.TempDir()}, &mount.Fake{}
+	loops, mounts := &fakeDevices{dir: t.TempDir()}, &mount.Fake{}
 	return rig{
-		Filesystems: &Fake{Mounts: mounts, Loops: loops}, loops: loops, mounts: mounts,
+		Filesystems: &Fake{Mounts: mounts, Look: loops.look}, loops: loops, mounts: mounts,
 		grows: func(string) bool { return true },
 		reboot: func(t *testing.T, _, _ string) {
 			t.Helper()
 			mounts.Reboot()
-			if err := loops.Reboot(); err != nil {
-				t.Fatal(err)
+			for _, d := range loops.table {
+				if err := os.Remove(d.path); err != nil {
+					t.Fatal(err)
+				}
 			}
+			loops.table = nil
 		},
 	}
 }
@@ -56,7 +58,7 @@ func kernelRig(t *testing.T) rig {
 	}
 	k := NewKernel()
 	r := rig{
-		Filesystems: k, loops: loop.Kernel{}, mounts: mount.Kernel{}, real: true,
+		Filesystems: k, loops: loopDevices{}, mounts: mount.Kernel{}, real: true,
 		grows: func(fsType string) bool { return fsType == "xfs" || GrowsMounted() },
 	}
 	r.reboot = func(t *testing.T, image, target string) {

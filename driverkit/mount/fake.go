@@ -49,7 +49,7 @@ func (f *Fake) Bind(ctx context.Context, source, target string, o Options) error
 	if err := f.broken(ctx); err != nil {
 		return fmt.Errorf("bind mount %s at %s: %w", source, target, err)
 	}
-	if _, err := attributes(o); err != nil {
+	if err := o.check(); err != nil {
 		return err
 	}
 	if err := sameKind(source, target); err != nil {

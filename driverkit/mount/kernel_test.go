@@ -19,7 +19,7 @@ import (
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
-	"github.com/longshore-csi/longshore/driverkit/internal/needs"
+	"github.com/longshore-csi/longshore/csikittest/needs"
 )
 
 // needRoot skips a test that makes real mounts.

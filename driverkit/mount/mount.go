@@ -10,6 +10,7 @@ package mount
 
 import (
 	"context"
+	"fmt"
 	"slices"
 )
 
@@ -48,14 +49,23 @@ type Mounter interface {
 	Below(ctx context.Context, dir string) ([]string, error)
 }
 
+const flagReadOnly = "ro"
+
 // Flags returns the mount flags that a bind mount knows, sorted.
 func Flags() []string {
-	flags := make([]string, 0, len(flagTable()))
-	for _, f := range flagTable() {
-		flags = append(flags, f.name)
+	return []string{
+		"dev", "diratime", "exec", "noatime", "nodev", "nodiratime", "noexec", "nosuid", "relatime", flagReadOnly, "rw", "strictatime", "suid",
 	}
-	slices.Sort(flags)
-	return flags
+}
+
+// check refuses flags that a bind mount does not know.
+func (o Options) check() error {
+	for _, flag := range o.Flags {
+		if !slices.Contains(Flags(), flag) {
+			return fmt.Errorf("mount flag %q: must be one of %v", flag, Flags())
+		}
+	}
+	return nil
 }
 
 // readOnly reports whether the options ask for a read-only mount, by ReadOnly or

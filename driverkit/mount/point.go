@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-
-	"golang.org/x/sys/unix"
 )
 
 // ErrOccupied says that something else is mounted at a target. That mount stays.
@@ -51,7 +49,7 @@ func MakePoint(source, target string) error {
 	if err := os.MkdirAll(filepath.Dir(target), 0o750); err != nil {
 		return fmt.Errorf("create directory of the file to mount at: %w", err)
 	}
-	file, err := os.OpenFile(target, os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	file, err := os.OpenFile(target, os.O_CREATE|noFollow, 0o600)
 	if err != nil {
 		return fmt.Errorf("create file to mount at: %w", err)
 	}

@@ -8,8 +8,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-
-	"golang.org/x/sys/unix"
 )
 
 // replaceFile writes data next to path and renames it over path. File and
@@ -78,10 +76,10 @@ func Acquire(path, role string) (*Lock, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := flock(file); err != nil {
 		holder := readHolder(file)
 		closeErr := file.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
+		if errors.Is(err, errHeld) {
 			err = fmt.Errorf("%w%s: stop it, or give this one another state directory", ErrLocked, holder)
 		}
 		return nil, errors.Join(fmt.Errorf("lock %s for the %s: %w", path, role, err), closeErr)
@@ -102,7 +100,7 @@ func (l *Lock) Release() error {
 }
 
 func openLockFile(path string) (*os.File, error) {
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_CLOEXEC, 0o600)
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open lock file: %w", err)
 	}

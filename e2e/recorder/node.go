@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
-	"github.com/longshore-csi/longshore/driverkit/loop"
+	"github.com/longshore-csi/longshore/hostpathdriver/loop"
 )
 
 // deviceSize is that of raw block volumes.

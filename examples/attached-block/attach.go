@@ -15,12 +15,12 @@ const (
 
 // Attach implements driverkit.Attacher. The kit has refused a second node where the access mode allows one; the array refuses unknown nodes, and more
 // volumes than a node may have.
-func (d *disks) Attach(ctx context.Context, req *driverkit.AttachRequest) (map[string]string, error) {
+func (d *disks) Attach(ctx context.Context, req *driverkit.AttachRequest) (*driverkit.Attached, error) {
 	path, err := d.as(req.Secrets).Export(ctx, volumeRef(req.ID), req.Node, req.ReadOnly)
 	if err != nil {
 		return nil, kitError(err)
 	}
-	return map[string]string{pathKey: path, readOnlyKey: strconv.FormatBool(req.ReadOnly)}, nil
+	return &driverkit.Attached{PublishContext: map[string]string{pathKey: path, readOnlyKey: strconv.FormatBool(req.ReadOnly)}}, nil
 }
 
 // Detach implements driverkit.Attacher. The array cuts the node off before it answers: a node that hangs cannot write any more when another one has

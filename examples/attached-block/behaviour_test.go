@@ -3,22 +3,23 @@ package main
 import (
 	"errors"
 	"maps"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/longshore-csi/longshore/driverkit"
 	"github.com/longshore-csi/longshore/driverkit/drivertest"
-	"github.com/longshore-csi/longshore/driverkit/loop"
 	"github.com/longshore-csi/longshore/examples/attached-block/array"
 )
 
-// newDisks returns the Backend of a driver with fakes.
+// newDisks returns what a driver with fakes is made of.
 func newDisks(t *testing.T) *disks {
 	t.Helper()
-	_, backend, err := newRig(t, true).driver(t.TempDir())
+	_, d, err := newRig(t, true).disks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return backend.(*disks)
+	return d
 }
 
 func request(name string) *driverkit.CreateRequest {
@@ -223,24 +224,23 @@ func TestArrayIsAway(t *testing.T) {
 // TestArraySurvives switches the machine off and on: volumes and devices exist again.
 func TestArraySurvives(t *testing.T) {
 	r, dir := newRig(t, true), t.TempDir()
-	_, backend, err := r.driver(dir)
+	_, d, err := r.disks(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := backend.(*disks)
 	v := mustCreate(t, d, request("pvc-1"))
 	published, err := d.Attach(t.Context(), &driverkit.AttachRequest{ID: v.ID, Node: drivertest.NodeID})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := d.devices.(*loop.Fake).Reboot(); err != nil {
+	if err := os.RemoveAll(filepath.Join(dir, "by-id")); err != nil {
 		t.Fatal(err)
 	}
-	stage := &driverkit.StageRequest{ID: v.ID, PublishContext: published}
+	stage := &driverkit.StageRequest{ID: v.ID, PublishContext: published.PublishContext}
 	if _, err := d.Stage(t.Context(), stage); !errors.Is(err, driverkit.ErrUnavailable) {
 		t.Errorf("stage before the array is on: %v, want driverkit.ErrUnavailable", err)
 	}
-	if _, err := array.Open(t.Context(), array.Config{Dir: dir, Devices: d.devices}); err != nil {
+	if _, err := array.Open(t.Context(), array.Config{Dir: dir}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := d.Stage(t.Context(), stage); err != nil {

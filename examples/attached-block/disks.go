@@ -7,31 +7,24 @@ import (
 	"slices"
 
 	"github.com/longshore-csi/longshore/driverkit"
-	"github.com/longshore-csi/longshore/driverkit/loop"
 	"github.com/longshore-csi/longshore/examples/attached-block/array"
 )
 
-// disks is the Backend, in the controller and on nodes. It keeps no state: the array knows its volumes, and the kit what is staged.
+// disks is the driver, in the controller and on nodes. It keeps no state: the array knows its volumes, and the kit what is staged.
 type disks struct {
 	// array is the client with the account for calls without secrets.
 	array *array.Client
-	// devices finds the array's LUNs on this node; see node.go.
-	devices loop.Devices
+	// rescan has the kernel of this node read the size of a device again; see node.go.
+	rescan func(ctx context.Context, device string) error
 }
 
-// The kit announces a capability for each of these. A vendor whose array lacks one deletes its line, and its functions.
-var (
-	_ driverkit.Backend          = (*disks)(nil)
-	_ driverkit.Attacher         = (*disks)(nil)
-	_ driverkit.Lister           = (*disks)(nil)
-	_ driverkit.CapacityReporter = (*disks)(nil)
-	_ driverkit.Expander         = (*disks)(nil)
-	_ driverkit.NodeExpander     = (*disks)(nil)
-	_ driverkit.Snapshotter      = (*disks)(nil)
-	_ driverkit.SnapshotLister   = (*disks)(nil)
-	_ driverkit.Cloner           = (*disks)(nil)
-	_ driverkit.Prober           = (*disks)(nil)
-)
+// driver is what the driver can do, and announces. A vendor whose array lacks something deletes it here, and its functions.
+func (d *disks) driver() driverkit.Driver {
+	return driverkit.Driver{
+		Provisioner: d, Stager: d, Attacher: d, Snapshotter: d,
+		List: d.List, ListSnapshots: d.ListSnapshots, Capacity: d.Capacity, Expand: d.Expand, ExpandOnNode: d.ExpandOnNode, Probe: d.Probe,
+	}
+}
 
 // The sizes that the array can make, in bytes.
 const (
@@ -57,7 +50,7 @@ func (d *disks) as(secrets driverkit.Secrets) *array.Client {
 	return &array.Client{Address: d.array.Address, User: secrets[userSecret], Password: secrets[passwordSecret], HTTP: d.array.HTTP}
 }
 
-// Create implements driverkit.Backend. It looks for the name first: where a volume of that name exists, its pool may have become full.
+// Create implements driverkit.Provisioner. It looks for the name first: where a volume of that name exists, its pool may have become full.
 func (d *disks) Create(ctx context.Context, req *driverkit.CreateRequest) (*driverkit.Volume, error) {
 	if err := checkParameters(req.Parameters); err != nil {
 		return nil, err
@@ -164,15 +157,12 @@ func volumeOf(v array.LUN) *driverkit.Volume {
 	return converted
 }
 
-// ClonesVolumes implements driverkit.Cloner: Create takes volumes as sources, too.
-func (*disks) ClonesVolumes() {}
-
-// Delete implements driverkit.Backend. The array refuses while a node has the volume, and knows no dependent snapshots: they are copies.
+// Delete implements driverkit.Provisioner. The array refuses while a node has the volume, and knows no dependent snapshots: they are copies.
 func (d *disks) Delete(ctx context.Context, req *driverkit.DeleteRequest) error {
 	return kitError(d.as(req.Secrets).Delete(ctx, volumeRef(req.ID)))
 }
 
-// Get implements driverkit.Backend.
+// Get implements driverkit.Provisioner.
 func (d *disks) Get(ctx context.Context, req *driverkit.GetRequest) (*driverkit.Volume, error) {
 	v, err := d.as(req.Secrets).Get(ctx, volumeRef(req.ID))
 	if err != nil {
@@ -181,8 +171,8 @@ func (d *disks) Get(ctx context.Context, req *driverkit.GetRequest) (*driverkit.
 	return volumeOf(v), nil
 }
 
-// List implements driverkit.Lister. An array whose API has pages of its own passes after and limit on.
-func (d *disks) List(ctx context.Context, after string, limit int) ([]*driverkit.Volume, error) {
+// List returns a page of the volumes. An array whose API has pages of its own passes After and Limit on.
+func (d *disks) List(ctx context.Context, req *driverkit.ListRequest) (*driverkit.Page[*driverkit.Volume], error) {
 	all, err := d.array.List(ctx, array.Volumes, "")
 	if err != nil {
 		return nil, kitError(err)
@@ -191,10 +181,10 @@ func (d *disks) List(ctx context.Context, after string, limit int) ([]*driverkit
 	for _, v := range all {
 		converted = append(converted, volumeOf(v))
 	}
-	return driverkit.Page(converted, func(v *driverkit.Volume) string { return v.ID }, after, limit), nil
+	return driverkit.PageOf(converted, func(v *driverkit.Volume) string { return v.ID }, req.After, req.Limit), nil
 }
 
-// Capacity implements driverkit.CapacityReporter: for each segment, what its pools have. A volume is in one pool, so that the largest one is smaller than
+// Capacity returns, for each segment, what its pools have. A volume is in one pool, so that the largest one is smaller than
 // the sum.
 func (d *disks) Capacity(ctx context.Context, req *driverkit.CapacityRequest) (*driverkit.Capacity, error) {
 	if err := checkParameters(req.Parameters); err != nil {
@@ -215,7 +205,7 @@ func (d *disks) Capacity(ctx context.Context, req *driverkit.CapacityRequest) (*
 	return sum, nil
 }
 
-// Expand implements driverkit.Expander. OnNode is true for raw block volumes, too: the node must read the size of the device again.
+// Expand makes a volume larger. OnNode is true for raw block volumes, too: the node must read the size of the device again.
 func (d *disks) Expand(ctx context.Context, req *driverkit.ExpandRequest) (*driverkit.Expanded, error) {
 	client := d.as(req.Secrets)
 	v, err := client.Get(ctx, volumeRef(req.ID))
@@ -232,7 +222,7 @@ func (d *disks) Expand(ctx context.Context, req *driverkit.ExpandRequest) (*driv
 	return &driverkit.Expanded{Size: size, OnNode: true}, nil
 }
 
-// Probe implements driverkit.Prober: the array answers, and takes the account.
+// Probe succeeds when the array answers, and takes the account.
 func (d *disks) Probe(ctx context.Context) error {
 	_, err := d.array.Pools(ctx)
 	return kitError(err)

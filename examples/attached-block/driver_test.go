@@ -5,16 +5,12 @@ import (
 	"fmt"
 	"net/http/httptest"
 	"os"
-	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/longshore-csi/longshore/driverkit"
 	"github.com/longshore-csi/longshore/driverkit/drivertest"
 	"github.com/longshore-csi/longshore/driverkit/filesystem"
-	"github.com/longshore-csi/longshore/driverkit/loop"
 	"github.com/longshore-csi/longshore/driverkit/mount"
 	"github.com/longshore-csi/longshore/examples/attached-block/array"
 )
@@ -26,9 +22,6 @@ func credentials() map[string]string {
 
 // otherNode is a host of the array on which no driver runs.
 const otherNode = "other-node"
-
-// patience bounds what should take milliseconds.
-const patience = 10 * time.Second
 
 // rig has the arrays, which outlive the drivers, by directory.
 type rig struct {
@@ -43,7 +36,7 @@ type rig struct {
 // machine is an array that serves, and the node beside it.
 type machine struct {
 	client      *array.Client
-	devices     loop.Devices
+	rescan      func(context.Context, string) error
 	mounter     mount.Mounter
 	filesystems filesystem.Filesystems
 }
@@ -57,7 +50,16 @@ func newRig(t *testing.T, fake bool) *rig {
 }
 
 // driver is a drivertest.New.
-func (r *rig) driver(dir string) (driverkit.Options, driverkit.Backend, error) {
+func (r *rig) driver(_ testing.TB, dir string) (driverkit.Options, driverkit.Driver, error) {
+	o, d, err := r.disks(dir)
+	if err != nil {
+		return o, driverkit.Driver{}, err
+	}
+	return o, d.driver(), nil
+}
+
+// disks makes what a driver is made of.
+func (r *rig) disks(dir string) (driverkit.Options, *disks, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m := r.arrays[dir]
@@ -71,22 +73,20 @@ func (r *rig) driver(dir string) (driverkit.Options, driverkit.Backend, error) {
 	o := newOptions()
 	o.Topology = driverkit.Segments{zoneKey: "a", rackKey: "2"}
 	o.Mounter, o.Filesystems = m.mounter, m.filesystems
-	return o.Options, &disks{array: m.client, devices: m.devices}, nil
+	return o.Options, &disks{array: m.client, rescan: m.rescan}, nil
 }
 
 // start switches an array on, until the test ends.
 func (r *rig) start(dir string) (*machine, error) {
-	m := &machine{devices: loop.Kernel{}, mounter: mount.Kernel{}, filesystems: filesystem.NewKernel()}
+	m := &machine{rescan: rescan, mounter: mount.Kernel{}, filesystems: filesystem.NewKernel()}
 	if r.fake {
-		loops, mounts := &loop.Fake{Dir: filepath.Join(dir, "dev")}, &mount.Fake{}
-		if err := os.Mkdir(loops.Dir, 0o700); err != nil {
-			return nil, err
-		}
-		m.devices, m.mounter, m.filesystems = loops, mounts, &filesystem.Fake{Mounts: mounts, Loops: loops}
+		mounts := &mount.Fake{}
+		m.rescan = func(context.Context, string) error { return nil } // A file has its size at once.
+		m.mounter, m.filesystems = mounts, &filesystem.Fake{Mounts: mounts}
 	}
 	const poolSize = 1 << 30
 	a, err := array.Open(context.Background(), array.Config{
-		Dir: dir, Hosts: []string{drivertest.NodeID, otherNode}, HostLimit: 3, Devices: m.devices, Passwords: map[string]string{"csi": "swordfish"},
+		Dir: dir, Hosts: []string{drivertest.NodeID, otherNode}, HostLimit: 3, Loop: !r.fake, Passwords: map[string]string{"csi": "swordfish"},
 		Pools: []array.Pool{
 			{Place: array.Place{Pool: "a1", Zone: "a", Rack: "1"}, Size: poolSize},
 			{Place: array.Place{Pool: "a2", Zone: "a", Rack: "2"}, Size: poolSize},
@@ -98,7 +98,6 @@ func (r *rig) start(dir string) (*machine, error) {
 	}
 	server := httptest.NewServer(a)
 	r.t.Cleanup(server.Close)
-	r.t.Cleanup(func() { checkDevices(r.t, m.devices, dir) })
 	m.client = &array.Client{Address: server.URL, User: "csi", Password: "swordfish"}
 	if r.fake { // the walk loses requests and answers of the array, too
 		m.client.HTTP.Transport = drivertest.Transport{}
@@ -120,25 +119,6 @@ func (r *rig) luns(dir string) (left []string, err error) {
 		}
 	}
 	return left, nil
-}
-
-// checkDevices looks for devices of an array's files that were not removed, and removes them.
-func checkDevices(t *testing.T, devices loop.Devices, dir string) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	shown, err := devices.List(ctx)
-	if err != nil {
-		t.Error(err)
-	}
-	for _, s := range shown {
-		if strings.HasPrefix(s.File, dir+"/") {
-			t.Errorf("left behind: device %s of %s", s.Device, s.File)
-			if err := devices.Release(ctx, s, func() (bool, error) { return true, nil }); err != nil {
-				t.Error(err)
-			}
-		}
-	}
 }
 
 // TestKernel runs everything with devices and file systems of the kernel.

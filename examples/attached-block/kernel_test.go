@@ -17,7 +17,6 @@ import (
 
 	"github.com/longshore-csi/longshore/driverkit"
 	"github.com/longshore-csi/longshore/driverkit/drivertest"
-	"github.com/longshore-csi/longshore/driverkit/loop"
 	"github.com/longshore-csi/longshore/driverkit/mount"
 )
 
@@ -44,7 +43,7 @@ func serve(t *testing.T) *served {
 	if err := os.Mkdir(s.path("array"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	o, backend, err := r.driver(s.path("array"))
+	o, d, err := r.driver(t, s.path("array"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +51,7 @@ func serve(t *testing.T) *served {
 	t.Cleanup(s.unmount)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- driverkit.Serve(ctx, o, backend) }()
+	go func() { ended <- driverkit.Serve(ctx, o, d) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -82,7 +81,7 @@ func (s *served) create(name string, size int64, source *csi.VolumeContentSource
 
 func (s *served) writer() *csi.VolumeCapability {
 	return &csi.VolumeCapability{
-		AccessMode: &csi.VolumeCapability_AccessMode{Mode: driverkit.SingleNodeWriter},
+		AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
 		AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{FsType: s.fsType}},
 	}
 }
@@ -203,7 +202,7 @@ func TestFormerDriver(t *testing.T) {
 	published, err := s.attach(v, drivertest.NodeID, false)
 	s.must("attach", err)
 	staging, target := s.path("staging"), s.path("target")
-	device, err := loop.Kernel{}.Device(t.Context(), published[pathKey], false)
+	device, err := os.Readlink(published[pathKey])
 	s.must("find the device", errors.Join(err, os.Mkdir(staging, 0o700), os.Mkdir(target, 0o700)))
 	for _, args := range [][]string{{"mkfs.ext4", "-q", device}, {"mount", device, staging}, {"mount", "--bind", staging, target}} { // what the former driver did
 		if out, err := exec.CommandContext(t.Context(), args[0], args[1:]...).CombinedOutput(); err != nil {

@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"github.com/longshore-csi/longshore/driverkit"
-	"github.com/longshore-csi/longshore/driverkit/loop"
 	"github.com/longshore-csi/longshore/examples/attached-block/array"
 )
 
@@ -39,8 +38,8 @@ func newOptions() options {
 	o := options{Options: driverkit.NewOptions(driverName), address: "http://127.0.0.1:8080", user: "csi"}
 	o.TopologyKeys = []string{zoneKey, rackKey}
 	o.MaxVolumes = 16 // The array's own limit, so that the scheduler keeps to it.
-	// What the array can do: raw block devices, and several nodes at once. Without FSTypes the kit offers what it can make on the node.
-	o.Support = driverkit.Support{Block: true, MultiNode: true}
+	// What the array can do: raw block devices, several nodes at once, and volumes made of volumes. Without FSTypes the kit offers what it can make on the node.
+	o.Support = driverkit.Support{Block: true, MultiNode: true, Clones: true}
 	return o
 }
 
@@ -58,5 +57,5 @@ func run(ctx context.Context, o options) error {
 		return fmt.Errorf("--password-file: %w", err)
 	}
 	client := &array.Client{Address: o.address, User: o.user, Password: strings.TrimSpace(string(password))}
-	return driverkit.Serve(ctx, o.Options, &disks{array: client, devices: loop.Kernel{}})
+	return driverkit.Serve(ctx, o.Options, (&disks{array: client, rescan: rescan}).driver())
 }

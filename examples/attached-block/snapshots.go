@@ -39,8 +39,8 @@ func (d *disks) GetSnapshot(ctx context.Context, req *driverkit.GetSnapshotReque
 	return snapshotOf(s), nil
 }
 
-// ListSnapshots implements driverkit.SnapshotLister.
-func (d *disks) ListSnapshots(ctx context.Context, req *driverkit.ListSnapshotsRequest) ([]*driverkit.Snapshot, error) {
+// ListSnapshots returns a page of the snapshots.
+func (d *disks) ListSnapshots(ctx context.Context, req *driverkit.ListSnapshotsRequest) (*driverkit.Page[*driverkit.Snapshot], error) {
 	all, err := d.as(req.Secrets).List(ctx, array.Snapshots, "")
 	if err != nil {
 		return nil, kitError(err)
@@ -51,7 +51,7 @@ func (d *disks) ListSnapshots(ctx context.Context, req *driverkit.ListSnapshotsR
 			converted = append(converted, snapshotOf(s))
 		}
 	}
-	return driverkit.Page(converted, func(s *driverkit.Snapshot) string { return s.ID }, req.After, req.Limit), nil
+	return driverkit.PageOf(converted, func(s *driverkit.Snapshot) string { return s.ID }, req.After, req.Limit), nil
 }
 
 func snapshotOf(s array.LUN) *driverkit.Snapshot {

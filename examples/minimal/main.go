@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -34,7 +35,6 @@ type options struct {
 
 func newOptions() options {
 	o := options{Options: driverkit.NewOptions(driverName)}
-	o.root = filepath.Join(o.StateDir, "volumes") // beside the journal of the kit
 	o.TopologyKeys = []string{nodeKey}
 	return o
 }
@@ -42,15 +42,16 @@ func newOptions() options {
 // AddFlags adds the driver's own flag to those of the kit.
 func (o *options) AddFlags(fs *flag.FlagSet) {
 	o.Options.AddFlags(fs)
-	fs.StringVar(&o.root, "root", o.root, "`directory` below which the file systems are mounted")
+	fs.StringVar(&o.root, "root", o.root, "`directory` below which the file systems are mounted; default: volumes in --statedir")
 }
 
 func run(ctx context.Context, o options) error {
 	o.Topology = driverkit.Segments{nodeKey: o.NodeID}
-	if err := os.MkdirAll(o.root, 0o700); err != nil {
+	m := &memory{root: cmp.Or(o.root, filepath.Join(o.StateDir, "volumes")), node: o.Topology}
+	if err := os.MkdirAll(m.root, 0o700); err != nil {
 		return err
 	}
-	return driverkit.Serve(ctx, o.Options, &memory{root: o.root, node: o.Topology})
+	return driverkit.Serve(ctx, o.Options, driverkit.Driver{Provisioner: m, Stager: m})
 }
 
 const (
@@ -65,9 +66,7 @@ type memory struct {
 	node driverkit.Segments
 }
 
-var _ driverkit.Backend = (*memory)(nil)
-
-// Create implements driverkit.Backend. The id follows from the name, so that the same name leads to the same volume.
+// Create implements driverkit.Provisioner. The id follows from the name, so that the same name leads to the same volume.
 func (m *memory) Create(_ context.Context, req *driverkit.CreateRequest) (*driverkit.Volume, error) {
 	for name := range req.Parameters {
 		return nil, fmt.Errorf("parameter %q: the driver has no parameters: %w", name, driverkit.ErrInvalid)
@@ -92,7 +91,7 @@ func (m *memory) Create(_ context.Context, req *driverkit.CreateRequest) (*drive
 	return m.find(id)
 }
 
-// Delete implements driverkit.Backend.
+// Delete implements driverkit.Provisioner.
 func (m *memory) Delete(_ context.Context, req *driverkit.DeleteRequest) error {
 	if _, err := m.find(req.ID); errors.Is(err, driverkit.ErrNotFound) {
 		return ignoreNotExist(os.Remove(m.path(req.ID))) // A deletion or creation that was interrupted leaves the empty directory.
@@ -103,12 +102,12 @@ func (m *memory) Delete(_ context.Context, req *driverkit.DeleteRequest) error {
 	return os.Remove(m.path(req.ID))
 }
 
-// Get implements driverkit.Backend.
+// Get implements driverkit.Provisioner.
 func (m *memory) Get(_ context.Context, req *driverkit.GetRequest) (*driverkit.Volume, error) {
 	return m.find(req.ID)
 }
 
-// Stage implements driverkit.Backend.
+// Stage implements driverkit.Stager.
 func (m *memory) Stage(_ context.Context, req *driverkit.StageRequest) (*driverkit.Staged, error) {
 	if _, err := m.find(req.ID); err != nil {
 		return nil, err
@@ -116,7 +115,7 @@ func (m *memory) Stage(_ context.Context, req *driverkit.StageRequest) (*driverk
 	return &driverkit.Staged{Directory: m.path(req.ID)}, nil
 }
 
-// Unstage implements driverkit.Backend. The volume stays mounted below root, with its files, until it is deleted.
+// Unstage implements driverkit.Stager. The volume stays mounted below root, with its files, until it is deleted.
 func (m *memory) Unstage(context.Context, *driverkit.UnstageRequest) error { return nil }
 
 // path is where a volume is mounted.

@@ -8,7 +8,7 @@ import (
 	"github.com/longshore-csi/longshore/driverkit/drivertest"
 )
 
-// TestDriver runs csi-sanity, the contract of a Backend, and the walk over all fault points.
+// TestDriver runs csi-sanity, the contract of a driver, and the walk over all fault points.
 func TestDriver(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("a tmpfs needs root")
@@ -17,8 +17,9 @@ func TestDriver(t *testing.T) {
 }
 
 // newDriver makes the driver with another place for its volumes.
-func newDriver(dir string) (driverkit.Options, driverkit.Backend, error) {
+func newDriver(_ testing.TB, dir string) (driverkit.Options, driverkit.Driver, error) {
 	o := newOptions()
 	o.Topology = driverkit.Segments{nodeKey: "a"}
-	return o.Options, &memory{root: dir, node: o.Topology}, nil
+	m := &memory{root: dir, node: o.Topology}
+	return o.Options, driverkit.Driver{Provisioner: m, Stager: m}, nil
 }

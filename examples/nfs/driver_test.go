@@ -37,7 +37,7 @@ func (b *binds) mount(ctx context.Context, source, target string, flags []string
 	return b.mounts.Bind(ctx, filepath.Join(b.root, path), target, mount.Options{Flags: known})
 }
 
-// newShares returns a Backend whose server has an export below dir.
+// newShares returns a driver whose server has an export below dir.
 func newShares(dir string, mounts mount.Mounter) (*shares, error) {
 	server := filepath.Join(dir, "server")
 	b := &shares{exports: filepath.Join(dir, "exports"), mounts: mounts, mounter: &binds{root: server, mounts: mounts}}
@@ -49,9 +49,9 @@ func TestDriver(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("bind mounts need root")
 	}
-	drivertest.Run(t, func(dir string) (driverkit.Options, driverkit.Backend, error) {
-		b, err := newShares(dir, mount.Kernel{})
-		return newOptions().Options, b, err
+	drivertest.Run(t, func(_ testing.TB, dir string) (driverkit.Options, driverkit.Driver, error) {
+		s, err := newShares(dir, mount.Kernel{})
+		return newOptions().Options, driverkit.Driver{Provisioner: s, Stager: s}, err
 	}, drivertest.Parameters(parameters()))
 }
 

@@ -26,8 +26,9 @@ type options struct {
 
 func newOptions() options {
 	o := options{Options: driverkit.NewOptions(driverName), exports: "/run/" + driverName}
-	// Any node can mount an export, so that there is no topology. A volume has no device, and no other file system than the server's.
-	o.Support = driverkit.Support{MultiNode: true, FSTypes: []string{"nfs"}}
+	// Any node can mount an export, so that there is no topology. A volume has no device, and no other file system than the server's. Each path of a workload is a
+	// mount of its own; the kernel has one connection for all.
+	o.Support = driverkit.Support{MultiNode: true, PublishOnly: true, FSTypes: []string{"nfs"}}
 	return o
 }
 
@@ -38,5 +39,6 @@ func (o *options) AddFlags(fs *flag.FlagSet) {
 }
 
 func run(ctx context.Context, o options) error {
-	return driverkit.Serve(ctx, o.Options, &shares{exports: o.exports, mounts: mount.Kernel{}, mounter: program{}})
+	s := &shares{exports: o.exports, mounts: mount.Kernel{}, mounter: program{}}
+	return driverkit.Serve(ctx, o.Options, driverkit.Driver{Provisioner: s, Stager: s})
 }

@@ -22,7 +22,7 @@ type mounter interface {
 	mount(ctx context.Context, source, target string, flags []string) error
 }
 
-// shares is the Backend.
+// shares is the driver.
 type shares struct {
 	// exports is where the controller mounts exports.
 	exports string
@@ -34,11 +34,6 @@ type shares struct {
 	mu sync.Mutex
 }
 
-var (
-	_ driverkit.Backend     = (*shares)(nil)
-	_ driverkit.PublishOnly = (*shares)(nil)
-)
-
 // The keys of the parameters of a StorageClass, and of the volume context. A PersistentVolume that is written by hand has them in its volumeAttributes.
 const (
 	serverKey    = "server"
@@ -46,10 +41,7 @@ const (
 	directoryKey = "directory"
 )
 
-// PublishesOnly implements driverkit.PublishOnly: each path of a workload is a mount of its own. The kernel has one connection for all.
-func (*shares) PublishesOnly() {}
-
-// Create implements driverkit.Backend. The requested size is in the directory's name, as NFS has none that the driver could set: a request for the same
+// Create implements driverkit.Provisioner. The requested size is in the directory's name, as NFS has none that the driver could set: a request for the same
 // name with another size must be refused.
 func (s *shares) Create(ctx context.Context, req *driverkit.CreateRequest) (*driverkit.Volume, error) {
 	of, err := exportOf(req.Parameters)
@@ -77,7 +69,7 @@ func (s *shares) Create(ctx context.Context, req *driverkit.CreateRequest) (*dri
 	return v.converted(), nil
 }
 
-// Delete implements driverkit.Backend.
+// Delete implements driverkit.Provisioner.
 func (s *shares) Delete(ctx context.Context, req *driverkit.DeleteRequest) error {
 	v, root, err := s.find(ctx, req.ID)
 	if err != nil {
@@ -86,7 +78,7 @@ func (s *shares) Delete(ctx context.Context, req *driverkit.DeleteRequest) error
 	return os.RemoveAll(filepath.Join(root, v.directory))
 }
 
-// Get implements driverkit.Backend.
+// Get implements driverkit.Provisioner.
 func (s *shares) Get(ctx context.Context, req *driverkit.GetRequest) (*driverkit.Volume, error) {
 	v, _, err := s.find(ctx, req.ID)
 	if err != nil {
@@ -125,7 +117,7 @@ func (s *shares) export(ctx context.Context, of export) (dir string, err error) 
 	return dir, s.mounter.mount(ctx, of.source(""), dir, nil)
 }
 
-// Stage implements driverkit.Backend. It knows the volume by its context alone, so that an administrator can make a PersistentVolume of any directory.
+// Stage implements driverkit.Stager. It knows the volume by its context alone, so that an administrator can make a PersistentVolume of any directory.
 func (s *shares) Stage(ctx context.Context, req *driverkit.StageRequest) (*driverkit.Staged, error) {
 	of, err := exportOf(map[string]string{serverKey: req.VolumeContext[serverKey], shareKey: req.VolumeContext[shareKey]})
 	if err != nil {
@@ -145,7 +137,7 @@ func (s *shares) Stage(ctx context.Context, req *driverkit.StageRequest) (*drive
 	return &driverkit.Staged{Mounted: true}, err
 }
 
-// Unstage implements driverkit.Backend. The kit has unmounted the volume.
+// Unstage implements driverkit.Stager. The kit has unmounted the volume.
 func (*shares) Unstage(context.Context, *driverkit.UnstageRequest) error { return nil }
 
 // export is a directory that a server exports.

@@ -1,5 +1,5 @@
 // Package testarray is a storage array in memory, for tests of the kit: its volumes are plain files, which filesystem.Fake takes for devices. It implements
-// every optional interface of driverkit but NodeDescriber, MountOwner, PublishOnly, Prober and MountGrouper.
+// every part of a driver but those that ask for what a test has to say: Validate, StorageHealth, Probe, DescribeNode, Republish, Usage, OwnsMount and Blocks.
 package testarray
 
 import (
@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
 	"sync"
@@ -52,22 +53,19 @@ type volume struct {
 	readOnly bool
 }
 
-var (
-	_ driverkit.Backend          = (*Array)(nil)
-	_ driverkit.Attacher         = (*Array)(nil)
-	_ driverkit.Lister           = (*Array)(nil)
-	_ driverkit.CapacityReporter = (*Array)(nil)
-	_ driverkit.Expander         = (*Array)(nil)
-	_ driverkit.NodeExpander     = (*Array)(nil)
-	_ driverkit.Modifier         = (*Array)(nil)
-	_ driverkit.Cloner           = (*Array)(nil)
-	_ driverkit.Snapshotter      = (*Array)(nil)
-	_ driverkit.SnapshotLister   = (*Array)(nil)
-	_ driverkit.GroupSnapshotter = (*Array)(nil)
-	_ driverkit.HealthReporter   = (*Array)(nil)
-	_ driverkit.Inliner          = (*Array)(nil)
-	_ driverkit.ReadOnlyDevicer  = (*Array)(nil)
-)
+// Driver makes a driver of all that a value can do: of an Array, or of a type that embeds one and does something else in its place. Options.Support of an Array has Clones.
+func Driver(of any) (d driverkit.Driver) {
+	from, to := reflect.ValueOf(of), reflect.ValueOf(&d).Elem()
+	for i := range to.NumField() {
+		part := to.Field(i)
+		if method := from.MethodByName(to.Type().Field(i).Name); part.Kind() == reflect.Func && method.IsValid() {
+			part.Set(method)
+		} else if part.Kind() == reflect.Interface && from.Type().Implements(part.Type()) {
+			part.Set(from)
+		}
+	}
+	return d
+}
 
 // New returns an empty array with these nodes.
 func New(dir string, nodes ...string) *Array {
@@ -75,7 +73,7 @@ func New(dir string, nodes ...string) *Array {
 		groups: map[string]*driverkit.GroupSnapshot{}, sick: map[string]driverkit.Condition{}}
 }
 
-// Create implements driverkit.Backend.
+// Create implements driverkit.Provisioner.
 func (a *Array) Create(_ context.Context, req *driverkit.CreateRequest) (*driverkit.Volume, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -125,19 +123,24 @@ func copyFile(source, target string) error {
 }
 
 // CreateInline implements driverkit.Inliner. The only attribute is "size", in bytes.
-func (a *Array) CreateInline(_ context.Context, req *driverkit.InlineRequest) error {
+func (a *Array) CreateInline(_ context.Context, req *driverkit.InlineRequest) (*driverkit.Inlined, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.volumes[req.ID] != nil {
-		return nil
+		return &driverkit.Inlined{}, nil
 	}
 	size, err := strconv.ParseInt(req.Attributes["size"], 10, 64)
 	if err != nil {
-		return fmt.Errorf("volume attribute size=%q: must be a number of bytes: %w", req.Attributes["size"], driverkit.ErrInvalid)
+		return nil, fmt.Errorf("volume attribute size=%q: must be a number of bytes: %w", req.Attributes["size"], driverkit.ErrInvalid)
 	}
 	v := &volume{name: "inline " + req.ID, attached: map[string]bool{}, staged: map[string]bool{}}
 	v.ID, v.Size, v.Context = req.ID, size, map[string]string{}
-	return a.add(v)
+	return &driverkit.Inlined{}, a.add(v)
+}
+
+// DeleteInline implements driverkit.Inliner.
+func (a *Array) DeleteInline(ctx context.Context, req *driverkit.DeleteInlineRequest) error {
+	return a.Delete(ctx, &driverkit.DeleteRequest{ID: req.ID})
 }
 
 // leastSize is the size of a source.
@@ -173,7 +176,7 @@ func (a *Array) find(id string) (*volume, error) {
 	return nil, driverkit.NotFound("volume", id)
 }
 
-// Delete implements driverkit.Backend. A volume that a node uses is ErrInUse: a CO that deletes it has forgotten to unstage it.
+// Delete implements driverkit.Provisioner. A volume that a node uses is ErrInUse: a CO that deletes it has forgotten to unstage it.
 func (a *Array) Delete(_ context.Context, req *driverkit.DeleteRequest) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -189,7 +192,7 @@ func (a *Array) Delete(_ context.Context, req *driverkit.DeleteRequest) error {
 	return os.Remove(a.device(v.ID))
 }
 
-// Get implements driverkit.Backend.
+// Get implements driverkit.Provisioner.
 func (a *Array) Get(_ context.Context, req *driverkit.GetRequest) (*driverkit.Volume, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -200,7 +203,7 @@ func (a *Array) Get(_ context.Context, req *driverkit.GetRequest) (*driverkit.Vo
 	return v.copy(), nil
 }
 
-// Stage implements driverkit.Backend.
+// Stage implements driverkit.Stager.
 func (a *Array) Stage(_ context.Context, req *driverkit.StageRequest) (*driverkit.Staged, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -215,7 +218,7 @@ func (a *Array) Stage(_ context.Context, req *driverkit.StageRequest) (*driverki
 	return &driverkit.Staged{Device: a.device(v.ID)}, nil
 }
 
-// Unstage implements driverkit.Backend.
+// Unstage implements driverkit.Stager.
 func (a *Array) Unstage(_ context.Context, req *driverkit.UnstageRequest) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -228,23 +231,27 @@ func (a *Array) Unstage(_ context.Context, req *driverkit.UnstageRequest) error 
 	return os.RemoveAll(a.readOnlyDevice(v.ID))
 }
 
-// ReadOnlyDevice implements driverkit.ReadOnlyDevicer.
-func (a *Array) ReadOnlyDevice(_ context.Context, req *driverkit.StageRequest) (string, error) {
+// ReadOnlyDevice makes a second device of a volume.
+func (a *Array) ReadOnlyDevice(_ context.Context, req *driverkit.StageRequest) (*driverkit.Staged, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	v, err := a.find(req.ID)
 	if err == nil && !v.staged[req.Path] {
 		err = fmt.Errorf("volume %q: is not staged at %q: %w", v.ID, req.Path, driverkit.ErrPrecondition)
 	}
-	if err != nil || v.readOnly {
-		return a.readOnlyDevice(req.ID), err
+	if err != nil {
+		return nil, err
+	}
+	second := &driverkit.Staged{Device: a.readOnlyDevice(v.ID)}
+	if v.readOnly {
+		return second, nil
 	}
 	v.readOnly = true
-	return a.readOnlyDevice(v.ID), os.Link(a.device(v.ID), a.readOnlyDevice(v.ID))
+	return second, os.Link(a.device(v.ID), second.Device)
 }
 
 // Attach implements driverkit.Attacher.
-func (a *Array) Attach(_ context.Context, req *driverkit.AttachRequest) (map[string]string, error) {
+func (a *Array) Attach(_ context.Context, req *driverkit.AttachRequest) (*driverkit.Attached, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	v, err := a.find(req.ID)
@@ -258,7 +265,7 @@ func (a *Array) Attach(_ context.Context, req *driverkit.AttachRequest) (map[str
 		return nil, fmt.Errorf("volume %q is attached to node %q, read-only %t: %w", v.ID, req.Node, readOnly, driverkit.ErrExists)
 	}
 	v.attached[req.Node] = req.ReadOnly
-	return map[string]string{"lun": v.Context["lun"]}, nil
+	return &driverkit.Attached{PublishContext: map[string]string{"lun": v.Context["lun"]}}, nil
 }
 
 // Detach implements driverkit.Attacher.
@@ -273,18 +280,18 @@ func (a *Array) Detach(_ context.Context, req *driverkit.DetachRequest) error {
 	return nil
 }
 
-// List implements driverkit.Lister.
-func (a *Array) List(_ context.Context, after string, limit int) ([]*driverkit.Volume, error) {
+// List returns a page of the volumes.
+func (a *Array) List(_ context.Context, req *driverkit.ListRequest) (*driverkit.Page[*driverkit.Volume], error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	all := make([]*driverkit.Volume, 0, len(a.volumes))
 	for _, v := range a.volumes {
 		all = append(all, v.copy())
 	}
-	return driverkit.Page(all, func(v *driverkit.Volume) string { return v.ID }, after, limit), nil
+	return driverkit.PageOf(all, func(v *driverkit.Volume) string { return v.ID }, req.After, req.Limit), nil
 }
 
-// Capacity implements driverkit.CapacityReporter.
+// Capacity returns what the volumes leave of TotalCapacity.
 func (a *Array) Capacity(context.Context, *driverkit.CapacityRequest) (*driverkit.Capacity, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -295,7 +302,7 @@ func (a *Array) Capacity(context.Context, *driverkit.CapacityRequest) (*driverki
 	return &driverkit.Capacity{Available: free, LargestVolume: min(free, LargestVolume)}, nil
 }
 
-// Expand implements driverkit.Expander.
+// Expand makes a volume larger.
 func (a *Array) Expand(_ context.Context, req *driverkit.ExpandRequest) (*driverkit.Expanded, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -311,30 +318,30 @@ func (a *Array) Expand(_ context.Context, req *driverkit.ExpandRequest) (*driver
 	return &driverkit.Expanded{Size: size, OnNode: true}, nil
 }
 
-// ExpandOnNode implements driverkit.NodeExpander.
-func (a *Array) ExpandOnNode(_ context.Context, req *driverkit.NodeExpandRequest) error {
+// ExpandOnNode makes the device as large as its volume.
+func (a *Array) ExpandOnNode(_ context.Context, req *driverkit.NodeExpandRequest) (*driverkit.NodeExpanded, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	v, err := a.find(req.ID)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return os.Truncate(req.Staged.Device, v.Size)
+	return &driverkit.NodeExpanded{Size: v.Size}, os.Truncate(req.Staged.Device, v.Size)
 }
 
-// Modify implements driverkit.Modifier. The only parameter is "iops".
-func (a *Array) Modify(_ context.Context, req *driverkit.ModifyRequest) error {
+// Modify sets the parameters of a volume. The only one is "iops".
+func (a *Array) Modify(_ context.Context, req *driverkit.ModifyRequest) (*driverkit.Modified, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	v, err := a.find(req.ID)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := checkParameters(req.Parameters); err != nil {
-		return err
+		return nil, err
 	}
 	v.parameters = maps.Clone(req.Parameters)
-	return nil
+	return &driverkit.Modified{}, nil
 }
 
 func checkParameters(mutable map[string]string) error {
@@ -345,9 +352,6 @@ func checkParameters(mutable map[string]string) error {
 	}
 	return nil
 }
-
-// ClonesVolumes implements driverkit.Cloner.
-func (*Array) ClonesVolumes() {}
 
 // CreateSnapshot implements driverkit.Snapshotter.
 func (a *Array) CreateSnapshot(_ context.Context, req *driverkit.CreateSnapshotRequest) (*driverkit.Snapshot, error) {
@@ -442,17 +446,17 @@ func (a *Array) Break(id string, c driverkit.Condition) {
 	a.sick[id] = c
 }
 
-// VolumeHealth implements driverkit.HealthReporter.
-func (a *Array) VolumeHealth(_ context.Context, req *driverkit.HealthRequest) ([]driverkit.Condition, error) {
+// VolumeHealth reports what Break has given to a volume.
+func (a *Array) VolumeHealth(_ context.Context, req *driverkit.HealthRequest) (*driverkit.Health, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if _, err := a.find(req.ID); err != nil {
 		return nil, err
 	}
 	if c, sick := a.sick[req.ID]; sick && !req.OnNode {
-		return []driverkit.Condition{c}, nil
+		return &driverkit.Health{Conditions: []driverkit.Condition{c}}, nil
 	}
-	return nil, nil
+	return &driverkit.Health{}, nil
 }
 
 // GetSnapshot implements driverkit.Snapshotter.
@@ -465,8 +469,8 @@ func (a *Array) GetSnapshot(_ context.Context, req *driverkit.GetSnapshotRequest
 	return nil, driverkit.NotFound("snapshot", req.ID)
 }
 
-// ListSnapshots implements driverkit.SnapshotLister.
-func (a *Array) ListSnapshots(_ context.Context, req *driverkit.ListSnapshotsRequest) ([]*driverkit.Snapshot, error) {
+// ListSnapshots returns a page of the snapshots.
+func (a *Array) ListSnapshots(_ context.Context, req *driverkit.ListSnapshotsRequest) (*driverkit.Page[*driverkit.Snapshot], error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var all []*driverkit.Snapshot
@@ -475,5 +479,5 @@ func (a *Array) ListSnapshots(_ context.Context, req *driverkit.ListSnapshotsReq
 			all = append(all, s)
 		}
 	}
-	return driverkit.Page(all, func(s *driverkit.Snapshot) string { return s.ID }, req.After, req.Limit), nil
+	return driverkit.PageOf(all, func(s *driverkit.Snapshot) string { return s.ID }, req.After, req.Limit), nil
 }

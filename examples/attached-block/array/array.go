@@ -14,7 +14,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/longshore-csi/longshore/driverkit/loop"
 	"github.com/longshore-csi/longshore/driverkit/state"
 )
 
@@ -32,8 +31,8 @@ type Config struct {
 	HostLimit int
 	// Passwords are those of the accounts.
 	Passwords map[string]string
-	// Devices makes LUNs visible on this machine.
-	Devices loop.Devices
+	// Loop has LUNs be loop devices of this machine, by losetup(8), as root; else they are plain files.
+	Loop bool
 }
 
 // Array is the mock. Its state survives in Config.Dir.
@@ -58,7 +57,7 @@ func Open(ctx context.Context, c Config) (*Array, error) {
 	a := &Array{Config: c, luns: luns, records: records}
 	for _, l := range luns {
 		for _, readOnly := range l.Hosts {
-			if _, err := c.Devices.Attach(ctx, a.file(l.ID), readOnly); err != nil {
+			if _, err := a.show(ctx, l.ID, readOnly); err != nil {
 				return nil, err
 			}
 		}
@@ -177,11 +176,11 @@ func (a *Array) export(ctx context.Context, r Request) (path string, err error) 
 	if err := a.checkHost(l, r.Host, r.ReadOnly); err != nil {
 		return "", err
 	}
-	if _, err := a.Devices.Attach(ctx, a.file(l.ID), r.ReadOnly); err != nil {
+	if path, err = a.show(ctx, l.ID, r.ReadOnly); err != nil {
 		return "", err
 	}
 	l.Hosts[r.Host] = r.ReadOnly
-	return a.file(l.ID), a.save(l)
+	return path, a.save(l)
 }
 
 func (a *Array) checkHost(l LUN, host string, readOnly bool) error {
@@ -218,7 +217,7 @@ func (a *Array) unexport(ctx context.Context, r Request) error {
 		if slices.Contains(used, readOnly) {
 			continue
 		}
-		if err := a.Devices.Detach(ctx, a.file(l.ID), readOnly); err != nil {
+		if err := a.hide(ctx, l.ID, readOnly); err != nil {
 			return fail(http.StatusLocked, "volume %q: still used by host %q: %v", l.ID, r.Host, err)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // Attach implements driverkit.Attacher. Contents of this machine need no attachment; the record of it protects the volume.
-func (c *Controller) Attach(ctx context.Context, req *driverkit.AttachRequest) (map[string]string, error) {
+func (c *Controller) Attach(ctx context.Context, req *driverkit.AttachRequest) (*driverkit.Attached, error) {
 	found, err := c.volumes.get(req.ID)
 	if err != nil {
 		return nil, err
@@ -28,7 +28,7 @@ func (c *Controller) Attach(ctx context.Context, req *driverkit.AttachRequest) (
 		return nil, err
 	}
 	if attached, err := found.CheckAttach(req); attached || err != nil {
-		return nil, err
+		return &driverkit.Attached{}, err
 	}
 	if !c.takeSlot(req.Node) {
 		return nil, fmt.Errorf("publish volume %q: node %q has its limit of %d volumes: %w", req.ID, req.Node, c.cfg.AttachLimit, driverkit.ErrExhausted)
@@ -41,7 +41,7 @@ func (c *Controller) Attach(ctx context.Context, req *driverkit.AttachRequest) (
 		return nil, err
 	}
 	klog.FromContext(ctx).V(2).Info("Published volume", logging.KeyVolumeID, req.ID, logging.KeyNode, req.Node)
-	return nil, nil
+	return &driverkit.Attached{}, nil
 }
 
 // Detach implements driverkit.Attacher.

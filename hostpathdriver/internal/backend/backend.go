@@ -1,4 +1,4 @@
-// Package backend is the hostpath driver as a driverkit.Backend: volumes and snapshots are directories and files of a machine. Controller is the part that
+// Package backend is the hostpath driver as the parts of a driverkit.Driver: volumes and snapshots are directories and files of a machine. Controller is the part that
 // makes them, Node the part that makes them available on a node; a process has one of both, or both.
 //
 // Layout of the state directory, beside the contents (see package contents):
@@ -39,11 +39,11 @@ import (
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/driverkit"
 	"github.com/longshore-csi/longshore/driverkit/filesystem"
-	"github.com/longshore-csi/longshore/driverkit/loop"
 	"github.com/longshore-csi/longshore/driverkit/mount"
 	"github.com/longshore-csi/longshore/driverkit/state"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/contents"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
+	"github.com/longshore-csi/longshore/hostpathdriver/loop"
 )
 
 const (
@@ -187,6 +187,9 @@ func closeAll(all ...*driverkit.Background) {
 	ctx, cancel := withUndoTimeout(context.Background())
 	defer cancel()
 	for _, b := range all {
+		if b == nil { // what was not opened
+			continue
+		}
 		if err := b.Close(ctx); err != nil {
 			klog.FromContext(ctx).Error(err, "Stopping while work goes on, which the next start finds unfinished")
 		}

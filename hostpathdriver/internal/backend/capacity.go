@@ -13,7 +13,7 @@ import (
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
-// Capacity implements driverkit.CapacityReporter. Without pools, and for a pool without a size, it is the free space of the disk, which volumes share and
+// Capacity returns what the pools have left. Without pools, and for a pool without a size, it is the free space of the disk, which volumes share and
 // nothing reserves. A scheduler prefers the size of the largest volume to what is available, so that neither is more than there is.
 func (c *Controller) Capacity(ctx context.Context, req *driverkit.CapacityRequest) (*driverkit.Capacity, error) {
 	parameters, err := volume.ParseParameters(req.Parameters)

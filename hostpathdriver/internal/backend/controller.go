@@ -59,19 +59,6 @@ type Controller struct {
 	poolsOf map[string]*volume.Pools
 }
 
-var (
-	_ driverkit.Lister                = (*Controller)(nil)
-	_ driverkit.Attacher              = (*Controller)(nil)
-	_ driverkit.CapacityReporter      = (*Controller)(nil)
-	_ driverkit.Expander              = (*Controller)(nil)
-	_ driverkit.Modifier              = (*Controller)(nil)
-	_ driverkit.Cloner                = (*Controller)(nil)
-	_ driverkit.Validator             = (*Controller)(nil)
-	_ driverkit.SnapshotLister        = (*Controller)(nil)
-	_ driverkit.GroupSnapshotter      = (*Controller)(nil)
-	_ driverkit.BlockMetadataReporter = (*Controller)(nil)
-)
-
 // NewController returns a controller that was not opened.
 func NewController(cfg ControllerConfig) *Controller { return &Controller{cfg: cfg} }
 
@@ -258,7 +245,7 @@ func (c *Controller) pools(node string) *volume.Pools {
 	return c.poolsOf[node]
 }
 
-// Get implements driverkit.Backend.
+// Get implements driverkit.Provisioner.
 func (c *Controller) Get(_ context.Context, req *driverkit.GetRequest) (*driverkit.Volume, error) {
 	found, err := c.volumes.get(req.ID)
 	if err != nil {
@@ -267,17 +254,18 @@ func (c *Controller) Get(_ context.Context, req *driverkit.GetRequest) (*driverk
 	return volumeOf(found), nil
 }
 
-// List implements driverkit.Lister.
-func (c *Controller) List(_ context.Context, after string, limit int) ([]*driverkit.Volume, error) {
-	return converted(c.volumes.page(after, limit, nil), volumeOf), nil
+// List returns a page of the volumes.
+func (c *Controller) List(_ context.Context, req *driverkit.ListRequest) (*driverkit.Page[*driverkit.Volume], error) {
+	return page(c.volumes.page(req.After, req.Limit, nil), volumeOf), nil
 }
 
-func converted[From, To any](list []From, convert func(From) To) []To {
-	result := make([]To, 0, len(list))
+// page converts what was listed.
+func page[From, To any](list []From, convert func(From) To) *driverkit.Page[To] {
+	entries := make([]To, 0, len(list))
 	for _, one := range list {
-		result = append(result, convert(one))
+		entries = append(entries, convert(one))
 	}
-	return result
+	return &driverkit.Page[To]{Entries: entries}
 }
 
 func volumeOf(v *volume.Volume) *driverkit.Volume {
@@ -288,7 +276,7 @@ func volumeOf(v *volume.Volume) *driverkit.Volume {
 	return answer
 }
 
-// Validate implements driverkit.Validator.
+// Validate compares a request with the form of a volume.
 func (c *Controller) Validate(_ context.Context, req *driverkit.ValidateRequest) error {
 	found, err := c.volumes.get(req.ID)
 	if err != nil {
@@ -304,9 +292,6 @@ func (c *Controller) Validate(_ context.Context, req *driverkit.ValidateRequest)
 	}
 	return c.cfg.Mutable.Check(req.MutableParameters, found.Form())
 }
-
-// ClonesVolumes implements driverkit.Cloner.
-func (*Controller) ClonesVolumes() {}
 
 // View returns the record of a volume as the controller of this or another process has written it.
 func (c *Config) View(id string) (*volume.Volume, error) {

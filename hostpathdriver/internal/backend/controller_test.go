@@ -202,8 +202,8 @@ func TestPoolWhoseDiskIsMissing(t *testing.T) {
 		for _, err := range []error{w.delete(s, v.ID), w.delete(s, device.ID), w.deleteSnapshot(s, snap.ID)} {
 			w.want("deletion", err, driverkit.ErrUnavailable)
 		}
-		if list, err := s.List(w.ctx, "", 0); len(list) != 2+other || err != nil {
-			t.Errorf("%d volumes, %v, want both", len(list), err)
+		if list, err := s.List(w.ctx, &driverkit.ListRequest{}); len(list.Entries) != 2+other || err != nil {
+			t.Errorf("%d volumes, %v, want both", len(list.Entries), err)
 		}
 		w.wantLeft(s, "disk", gib-3*mib)
 		if _, err := s.Create(w.ctx, request("pvc-3", inPool("disk"))); err == nil {
@@ -212,7 +212,7 @@ func TestPoolWhoseDiskIsMissing(t *testing.T) {
 		w.wantLeft(s, "disk", gib-3*mib)
 		w.create(s, func(r *driverkit.CreateRequest) { named(fmt.Sprintf("other-%d", other))(r); inPool("slow")(r) })
 		found, err := Health{&w.config.Config}.VolumeHealth(w.ctx, &driverkit.HealthRequest{ID: v.ID})
-		if err != nil || len(found) == 0 || found[0].Reason != "ContentsUnreachable" {
+		if err != nil || len(found.Conditions) == 0 || found.Conditions[0].Reason != "ContentsUnreachable" {
 			t.Errorf("health: %v, %v, want ContentsUnreachable", found, err)
 		}
 		s = w.start()
@@ -467,7 +467,7 @@ func TestModify(t *testing.T) {
 		{"all or none", v.ID, map[string]string{"readAheadKiB": "4", "teir": "gold"}, driverkit.ErrInvalid},
 		{"no such volume", "none", nil, driverkit.ErrNotFound},
 	} {
-		w.want(c.reason, s.Modify(w.ctx, &driverkit.ModifyRequest{ID: c.id, Parameters: c.in}), c.err)
+		w.want(c.reason, w.modify(s, &driverkit.ModifyRequest{ID: c.id, Parameters: c.in}), c.err)
 	}
 	diff(t, "parameters after a restart", map[string]string{"readAheadKiB": "128", "tier": "gold"}, w.start().volumes.find("pvc-1").MutableParameters)
 	diff(t, "the node was told", []string{v.ID, v.ID, v.ID}, changed)
@@ -498,21 +498,21 @@ func TestListPages(t *testing.T) {
 		w.create(s, named(fmt.Sprintf("pvc-%d", i)))
 	}
 	var ids, paged []string
-	all, err := s.List(w.ctx, "", 0)
+	all, err := s.List(w.ctx, &driverkit.ListRequest{})
 	w.must(err)
-	for _, v := range all {
+	for _, v := range all.Entries {
 		ids = append(ids, v.ID)
 	}
 	for after := ""; ; {
-		page, err := s.List(w.ctx, after, 2)
+		page, err := s.List(w.ctx, &driverkit.ListRequest{After: after, Limit: 2})
 		w.must(err)
-		if len(page) == 0 {
+		if len(page.Entries) == 0 {
 			break
 		}
-		for _, v := range page {
+		for _, v := range page.Entries {
 			paged = append(paged, v.ID)
 		}
-		after = page[len(page)-1].ID
+		after = page.Entries[len(page.Entries)-1].ID
 		w.must(w.delete(s, after)) // A token stays valid when its volume is deleted.
 	}
 	diff(t, "pages", ids, paged)

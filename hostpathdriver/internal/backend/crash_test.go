@@ -85,7 +85,7 @@ func deeds() map[string]deed {
 			return err
 		}, steps: []string{"publish:record"}, names: []string{"source"}, mibs: 1},
 		"Modify": {before: source, do: func(w *world, s *Controller) error {
-			return s.Modify(w.ctx, &driverkit.ModifyRequest{ID: id(s, "source"), Parameters: map[string]string{"tier": "gold"}})
+			return w.modify(s, &driverkit.ModifyRequest{ID: id(s, "source"), Parameters: map[string]string{"tier": "gold"}})
 		}, steps: []string{"modify:record"}, names: []string{"source"}, mibs: 1},
 	}
 }

@@ -12,8 +12,8 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/driverkit"
-	"github.com/longshore-csi/longshore/driverkit/copier"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/contents"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/copier"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
@@ -28,7 +28,7 @@ type origin struct {
 	store *contents.Store
 }
 
-// Create implements driverkit.Backend.
+// Create implements driverkit.Provisioner.
 func (c *Controller) Create(ctx context.Context, req *driverkit.CreateRequest) (*driverkit.Volume, error) {
 	if err := c.copies.Wait(ctx, volumeCopy(req.Name)); err != nil {
 		return nil, err
@@ -287,7 +287,7 @@ func copyError(from *origin, err error) error {
 	return exhausted(fmt.Errorf("copy the contents of %s: %w", from.key, err))
 }
 
-// Delete implements driverkit.Backend. An unknown volume may have contents left from a call that was interrupted; they go, and the answer is ErrNotFound.
+// Delete implements driverkit.Provisioner. An unknown volume may have contents left from a call that was interrupted; they go, and the answer is ErrNotFound.
 func (c *Controller) Delete(ctx context.Context, req *driverkit.DeleteRequest) error {
 	doomed, err := c.volumes.get(req.ID)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/driverkit"
-	"github.com/longshore-csi/longshore/driverkit/loop"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/contents"
+	"github.com/longshore-csi/longshore/hostpathdriver/loop"
 )
 
 // detach releases both devices of a volume. A device that a program has open is an ErrInUse.

@@ -15,7 +15,7 @@ import (
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
-// Expand implements driverkit.Expander. The record says first how large the volume is to be: a crash leaves a file that is too small, and the next start
+// Expand makes a volume larger. The record says first how large the volume is to be: a crash leaves a file that is too small, and the next start
 // makes it as large as the record says.
 func (c *Controller) Expand(ctx context.Context, req *driverkit.ExpandRequest) (*driverkit.Expanded, error) {
 	found, err := c.volumes.get(req.ID)
@@ -107,14 +107,14 @@ func (c *Controller) finishExpansion(v *volume.Volume) error {
 	return c.volumes.save(done)
 }
 
-// Modify implements driverkit.Modifier. It changes the record; nodes apply it, see Node.Reconcile.
-func (c *Controller) Modify(ctx context.Context, req *driverkit.ModifyRequest) error {
+// Modify changes the record of a volume; nodes apply it, see Node.Reconcile.
+func (c *Controller) Modify(ctx context.Context, req *driverkit.ModifyRequest) (*driverkit.Modified, error) {
 	found, err := c.volumes.get(req.ID)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := c.cfg.Mutable.Check(req.Parameters, found.Form()); err != nil {
-		return err
+		return nil, err
 	}
 	if !found.Modified(req.Parameters) {
 		modified := found.Clone()
@@ -124,11 +124,11 @@ func (c *Controller) Modify(ctx context.Context, req *driverkit.ModifyRequest) e
 		maps.Copy(modified.MutableParameters, req.Parameters)
 		c.cfg.Step.at("modify:record")
 		if err := c.volumes.save(modified); err != nil {
-			return err
+			return nil, err
 		}
 		klog.FromContext(ctx).V(2).Info("Modified volume", logging.KeyVolumeID, req.ID)
 	}
-	return c.changed(ctx, req.ID)
+	return &driverkit.Modified{}, c.changed(ctx, req.ID)
 }
 
 // changed lets the node of this process apply a change before the call is answered.

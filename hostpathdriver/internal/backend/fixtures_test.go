@@ -16,9 +16,9 @@ import (
 
 	"github.com/longshore-csi/longshore/driverkit"
 	"github.com/longshore-csi/longshore/driverkit/filesystem"
-	"github.com/longshore-csi/longshore/driverkit/loop"
 	"github.com/longshore-csi/longshore/driverkit/mount"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
+	"github.com/longshore-csi/longshore/hostpathdriver/loop"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -51,7 +51,8 @@ func newWorld(t *testing.T) *world {
 	w := &world{t: t, ctx: klog.NewContext(t.Context(), klog.Logger{}), dir: t.TempDir(), mounts: &mount.Fake{}, loops: &loop.Fake{}}
 	w.loops.Dir = w.path("dev")
 	w.must(os.Mkdir(w.loops.Dir, 0o700))
-	w.disks = &filesystem.Fake{Mounts: w.mounts, Loops: w.loops}
+	w.loops.HoldMounted(w.mounts.HasFilesystem)
+	w.disks = &filesystem.Fake{Mounts: w.mounts, Look: w.loops.Look}
 	w.config.Config = Config{StateDir: w.path("state"), MaxSize: 10 * gib, NodeID: testNode, Mounter: w.mounts, Devices: w.loops, Filesystems: w.disks, Patience: time.Hour}
 	w.config.Mutable = volume.Mutable{Enabled: true, Names: []string{"tier"}}
 	w.config.NodeExpansion = true
@@ -97,8 +98,8 @@ func (w *world) startNode() *Node {
 		w.config.Pools = volume.NewPools(w.limits)
 	}
 	w.node.Config = w.config.Config
-	n, err := OpenNode(w.ctx, w.node)
-	w.must(err)
+	n := NewNode(w.node)
+	w.must(n.Open(w.ctx))
 	w.t.Cleanup(n.Close)
 	return n
 }
@@ -119,6 +120,17 @@ func request(name string, changes ...func(r *driverkit.CreateRequest)) *driverki
 		}
 	}
 	return r
+}
+
+// createInline and modify return the error alone.
+func (w *world) createInline(n *Node, req *driverkit.InlineRequest) error {
+	_, err := n.CreateInline(w.ctx, req)
+	return err
+}
+
+func (w *world) modify(c *Controller, req *driverkit.ModifyRequest) error {
+	_, err := c.Modify(w.ctx, req)
+	return err
 }
 
 func mounted() driverkit.Capability { return driverkit.Capability{Mode: driverkit.SingleNodeWriter} }

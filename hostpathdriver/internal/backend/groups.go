@@ -12,8 +12,8 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/driverkit"
-	"github.com/longshore-csi/longshore/driverkit/copier"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/contents"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/copier"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 

@@ -20,24 +20,19 @@ const lowPercent = 5
 // Health is the health of volumes and of the storage, which any process can report.
 type Health struct{ Config *Config }
 
-var (
-	_ driverkit.HealthReporter        = Health{}
-	_ driverkit.StorageHealthReporter = Health{}
-)
-
-// VolumeHealth implements driverkit.HealthReporter. The health of mounts is that of driverkit.
-func (h Health) VolumeHealth(_ context.Context, req *driverkit.HealthRequest) ([]driverkit.Condition, error) {
+// VolumeHealth looks at the contents of a volume, and at their disk. The health of mounts is that of driverkit.
+func (h Health) VolumeHealth(_ context.Context, req *driverkit.HealthRequest) (*driverkit.Health, error) {
 	c := h.Config
 	if req.OnNode && c.uses(c.NodeID).Exists(req.ID) {
 		if known, err := c.uses(c.NodeID).Get(req.ID); err == nil && known.Inline != nil {
-			return nil, nil
+			return &driverkit.Health{}, nil
 		}
 	}
 	found, err := c.View(req.ID)
 	if err != nil {
 		return nil, err
 	}
-	return append(c.contentsConditions(found), diskConditions(cmp.Or(found.Root, c.StateDir))...), nil
+	return &driverkit.Health{Conditions: append(c.contentsConditions(found), diskConditions(cmp.Or(found.Root, c.StateDir))...)}, nil
 }
 
 // contentsConditions returns the problems of the contents of a volume.
@@ -72,26 +67,26 @@ func diskConditions(path string) []driverkit.Condition {
 	return nil
 }
 
-// StorageHealth implements driverkit.StorageHealthReporter: it checks the disks that volumes share.
-func (h Health) StorageHealth(context.Context) []driverkit.StorageCondition {
+// StorageHealth checks the disks that volumes share.
+func (h Health) StorageHealth(context.Context, *driverkit.StorageHealthRequest) (*driverkit.Health, error) {
 	c := h.Config
-	var found []driverkit.StorageCondition
+	var found []driverkit.Condition
 	for _, dir := range c.roots(c.StateDir) {
 		var disk unix.Statfs_t
 		if err := unix.Statfs(dir, &disk); err != nil {
-			found = append(found, driverkit.StorageCondition{Severity: driverkit.StorageUnreachable, Reason: "StorageUnreachable", Message: fmt.Sprintf("look at %s: %v", dir, err)})
+			found = append(found, driverkit.Condition{Severity: driverkit.Inaccessible, Reason: "StorageUnreachable", Message: fmt.Sprintf("look at %s: %v", dir, err)})
 			continue
 		}
 		if low(disk.Bavail, disk.Blocks) {
-			found = append(found, driverkit.StorageCondition{Severity: driverkit.StorageDegraded, Reason: "LowSpace",
+			found = append(found, driverkit.Condition{Severity: driverkit.Degraded, Reason: "LowSpace",
 				Message: fmt.Sprintf("%s: less than %d%% of the space is left", dir, lowPercent)})
 		}
 		if low(disk.Ffree, disk.Files) {
-			found = append(found, driverkit.StorageCondition{Severity: driverkit.StorageDegraded, Reason: "LowInodes",
+			found = append(found, driverkit.Condition{Severity: driverkit.Degraded, Reason: "LowInodes",
 				Message: fmt.Sprintf("%s: less than %d%% of the inodes are left", dir, lowPercent)})
 		}
 	}
-	return found
+	return &driverkit.Health{Conditions: found}, nil
 }
 
 // low reports whether less than lowPercent is left. Some file systems have no fixed number of inodes.

@@ -33,8 +33,9 @@ func TestVolumeHealth(t *testing.T) {
 			v := w.create(w.start(), c.change)
 			w.must(c.damage(w, v.ID))
 			for _, onNode := range []bool{false, true} {
-				found, err := Health{&w.config.Config}.VolumeHealth(w.ctx, &driverkit.HealthRequest{ID: v.ID, OnNode: onNode})
+				health, err := Health{&w.config.Config}.VolumeHealth(w.ctx, &driverkit.HealthRequest{ID: v.ID, OnNode: onNode})
 				w.must(err)
+				found := health.Conditions
 				if c.want == "" && len(found) > 0 || c.want != "" && (len(found) != 1 || found[0].Reason != c.want || found[0].Severity != c.how) {
 					t.Errorf("%s: %v, want %q", c.reason, found, c.want)
 				}
@@ -51,8 +52,8 @@ func TestHealthOfUnknownAndInlineVolumes(t *testing.T) {
 		_, err := h.VolumeHealth(w.ctx, &driverkit.HealthRequest{ID: id})
 		w.want(id, err, driverkit.ErrNotFound)
 	}
-	w.must(n.CreateInline(w.ctx, &driverkit.InlineRequest{ID: "csi-1", Capability: mounted()}))
-	if found, err := h.VolumeHealth(w.ctx, &driverkit.HealthRequest{ID: "csi-1", OnNode: true}); err != nil || len(found) > 0 {
+	w.must(w.createInline(n, &driverkit.InlineRequest{ID: "csi-1", Capability: mounted()}))
+	if found, err := h.VolumeHealth(w.ctx, &driverkit.HealthRequest{ID: "csi-1", OnNode: true}); err != nil || len(found.Conditions) > 0 {
 		t.Errorf("an inline volume on its node: %v, %v", found, err)
 	}
 }
@@ -60,16 +61,18 @@ func TestHealthOfUnknownAndInlineVolumes(t *testing.T) {
 func TestStorageHealth(t *testing.T) {
 	w, pool := poolWorld(t)
 	w.start()
-	reasons := func() map[string]driverkit.StorageSeverity {
-		found := map[string]driverkit.StorageSeverity{}
-		for _, one := range (Health{&w.config.Config}).StorageHealth(w.ctx) {
+	reasons := func() map[string]driverkit.Severity {
+		found := map[string]driverkit.Severity{}
+		health, err := Health{&w.config.Config}.StorageHealth(w.ctx, &driverkit.StorageHealthRequest{})
+		w.must(err)
+		for _, one := range health.Conditions {
 			found[one.Reason] = one.Severity
 		}
 		return found
 	}
 	before := len(reasons())
 	w.must(os.RemoveAll(pool))
-	if got := reasons(); len(got) != before+1 || got["StorageUnreachable"] != driverkit.StorageUnreachable {
+	if got := reasons(); len(got) != before+1 || got["StorageUnreachable"] != driverkit.Inaccessible {
 		t.Errorf("without the directory of a pool: %v", got)
 	}
 	diff(t, "the disk of a path that does not exist", "StorageUnreachable", diskConditions(pool)[0].Reason)

@@ -24,41 +24,41 @@ type inline struct {
 }
 
 // CreateInline implements driverkit.Inliner.
-func (n *Node) CreateInline(ctx context.Context, req *driverkit.InlineRequest) error {
+func (n *Node) CreateInline(ctx context.Context, req *driverkit.InlineRequest) (*driverkit.Inlined, error) {
 	if err := volume.CheckID(req.ID); err != nil {
-		return err
+		return nil, err
 	}
 	unlock, err := n.locks.Lock(ctx, req.ID)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer unlock()
 	parameters, err := volume.ParseInline(req.Attributes)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	u := n.get(req.ID)
 	switch {
 	case u != nil && (u.Inline == nil || !maps.Equal(u.Inline.Attributes, req.Attributes)):
-		return fmt.Errorf("publish inline volume %q: a volume of this id with other attributes is in use on this node: %w", req.ID, driverkit.ErrExists)
+		return nil, fmt.Errorf("publish inline volume %q: a volume of this id with other attributes is in use on this node: %w", req.ID, driverkit.ErrExists)
 	case u == nil:
 		if u, err = n.planInline(req, parameters); err != nil {
-			return fmt.Errorf("publish inline volume %q: %w", req.ID, err)
+			return nil, fmt.Errorf("publish inline volume %q: %w", req.ID, err)
 		}
 		n.cfg.Step.at("inline:record")
 		if err := n.uses.Put(u.ID, *u); err != nil {
 			n.cfg.Pools.Release(u.Inline.Pool, u.Inline.Size)
-			return errors.Join(err, n.uses.Delete(u.ID))
+			return nil, errors.Join(err, n.uses.Delete(u.ID))
 		}
 	}
 	n.cfg.Step.at("inline:contents")
 	if store := n.contents(u); gone(store.Place(req.ID, u.Form)) {
 		if err := store.Create(req.ID, u.Form, u.Inline.Size, parameters); err != nil {
-			return exhausted(err)
+			return nil, exhausted(err)
 		}
 	}
 	klog.FromContext(ctx).V(2).Info("Created inline volume", logging.KeyVolumeID, req.ID, logging.KeyPod, u.Inline.Pod, logging.KeyCapacity, u.Inline.Size)
-	return nil
+	return &driverkit.Inlined{}, nil
 }
 
 // planInline decides on a new inline volume, and charges its pool.
@@ -126,8 +126,9 @@ func (n *Node) deleteInline(ctx context.Context, u *use) error {
 	return n.bin.purge(ctx, store, u.ID)
 }
 
-// DeleteInline deletes the inline volume of a pod that does not use it any more; an unknown one is an ErrNotFound.
-func (n *Node) DeleteInline(ctx context.Context, id string) error {
+// DeleteInline implements driverkit.Inliner.
+func (n *Node) DeleteInline(ctx context.Context, req *driverkit.DeleteInlineRequest) error {
+	id := req.ID
 	unlock, err := n.locks.Lock(ctx, id)
 	if err != nil {
 		return err

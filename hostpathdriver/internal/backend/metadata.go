@@ -10,13 +10,13 @@ import (
 	"path/filepath"
 
 	"github.com/longshore-csi/longshore/driverkit"
-	"github.com/longshore-csi/longshore/driverkit/extent"
 	"github.com/longshore-csi/longshore/driverkit/state"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/contents"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/extent"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 )
 
-// Blocks implements driverkit.BlockMetadataReporter. It reads the records on disk, so that any process can answer: calls that stream are not passed on.
+// Blocks returns the blocks of a snapshot. It reads the records on disk, so that any process can answer: calls that stream are not passed on.
 func (c *Controller) Blocks(ctx context.Context, req *driverkit.BlocksRequest) (*driverkit.Blocks, error) {
 	target, file, err := c.snapshotDisk(req.Snapshot)
 	if err != nil {
@@ -46,7 +46,7 @@ func untilDeleted(found iter.Seq2[extent.Range, error]) iter.Seq2[driverkit.Bloc
 			if errors.Is(err, fs.ErrNotExist) {
 				err = fmt.Errorf("%w: %w", driverkit.ErrNotFound, err)
 			}
-			if !yield(r, err) {
+			if !yield(driverkit.BlockRange(r), err) {
 				return
 			}
 		}

@@ -13,11 +13,11 @@ import (
 	"github.com/longshore-csi/longshore/csikit/keymutex"
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/driverkit"
-	"github.com/longshore-csi/longshore/driverkit/loop"
 	"github.com/longshore-csi/longshore/driverkit/mount"
 	"github.com/longshore-csi/longshore/driverkit/state"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/contents"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
+	"github.com/longshore-csi/longshore/hostpathdriver/loop"
 )
 
 // NodeConfig configures a Node.
@@ -50,15 +50,6 @@ type Node struct {
 	applied map[string]settings
 }
 
-var (
-	_ driverkit.NodeExpander    = (*Node)(nil)
-	_ driverkit.NodeDescriber   = (*Node)(nil)
-	_ driverkit.MountOwner      = (*Node)(nil)
-	_ driverkit.UsageReporter   = (*Node)(nil)
-	_ driverkit.Inliner         = (*Node)(nil)
-	_ driverkit.ReadOnlyDevicer = (*Node)(nil)
-)
-
 // use is the record of a volume on a node: one that is staged, or an inline volume. The controller reads it to know which volumes are in use. It is written
 // before a device is attached, and deleted when none is left.
 type use struct {
@@ -85,15 +76,19 @@ func (n *Node) contents(u *use) *contents.Store {
 
 func (n *Node) disk(u *use) string { return n.contents(u).Disk(u.ID) }
 
-// OpenNode reads the records of a node, and releases what no workload uses any more.
-func OpenNode(ctx context.Context, cfg NodeConfig) (*Node, error) {
-	n := &Node{cfg: cfg, dir: NodeDir(cfg.StateDir, cfg.NodeID), applied: map[string]settings{}, preparations: &driverkit.Background{}}
-	n.bin.start(cfg.Patience)
+// NewNode makes a node that has read nothing yet.
+func NewNode(cfg NodeConfig) *Node {
+	return &Node{cfg: cfg, dir: NodeDir(cfg.StateDir, cfg.NodeID), applied: map[string]settings{}, preparations: &driverkit.Background{}}
+}
+
+// Open reads the records of a node, and releases what no workload uses any more.
+func (n *Node) Open(ctx context.Context) error {
+	n.bin.start(n.cfg.Patience)
 	if err := n.open(ctx); err != nil {
 		n.Close()
-		return nil, fmt.Errorf("open node %q in %s: %w", cfg.NodeID, cfg.StateDir, err)
+		return fmt.Errorf("open node %q in %s: %w", n.cfg.NodeID, n.cfg.StateDir, err)
 	}
-	return n, nil
+	return nil
 }
 
 // Close ends what is done in the background.
@@ -202,13 +197,13 @@ func (n *Node) checkSize(u *use) error {
 	return nil
 }
 
-// DescribeNode implements driverkit.NodeDescriber.
+// DescribeNode reports the limit of the node.
 func (n *Node) DescribeNode(_ context.Context, node *driverkit.Node) error {
 	node.MaxVolumes = n.cfg.MaxVolumes()
 	return nil
 }
 
-// OwnsMount implements driverkit.MountOwner.
+// OwnsMount looks for a mount of the volume.
 func (n *Node) OwnsMount(ctx context.Context, req *driverkit.MountRequest) (bool, error) {
 	if err := volume.CheckID(req.ID); err != nil {
 		return false, nil //nolint:nilerr // The driver has no volume of such an id.
@@ -245,7 +240,7 @@ func (n *Node) shows(ctx context.Context, path string, store *contents.Store, id
 	return false, nil
 }
 
-// Stage implements driverkit.Backend.
+// Stage implements driverkit.Stager.
 func (n *Node) Stage(ctx context.Context, req *driverkit.StageRequest) (*driverkit.Staged, error) {
 	unlock, err := n.locks.Lock(ctx, req.ID)
 	if err != nil {
@@ -287,22 +282,22 @@ func (n *Node) Stage(ctx context.Context, req *driverkit.StageRequest) (*driverk
 	return &driverkit.Staged{Device: device, FSType: u.Form.FSType, Formatted: u.Form.FSType != "", ReadOnly: u.ReadOnly}, nil
 }
 
-// ReadOnlyDevice implements driverkit.ReadOnlyDevicer. Unstage detaches the device.
-func (n *Node) ReadOnlyDevice(ctx context.Context, req *driverkit.StageRequest) (string, error) {
+// ReadOnlyDevice makes a second device of a volume. Unstage detaches it.
+func (n *Node) ReadOnlyDevice(ctx context.Context, req *driverkit.StageRequest) (*driverkit.Staged, error) {
 	unlock, err := n.locks.Lock(ctx, req.ID)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	defer unlock()
 	u, _, readAhead, err := n.plan(req)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	device, err := n.cfg.Devices.Attach(ctx, n.disk(u), true)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	return device, n.apply(ctx, u, settings{readAhead: readAhead})
+	return &driverkit.Staged{Device: device}, n.apply(ctx, u, settings{readAhead: readAhead})
 }
 
 // plan returns the use of a volume as requested, its parameters and its read-ahead, -1 for that of the kernel.
@@ -357,7 +352,7 @@ func (n *Node) checkFSType(fsType string) error {
 	return nil
 }
 
-// Unstage implements driverkit.Backend.
+// Unstage implements driverkit.Stager.
 func (n *Node) Unstage(ctx context.Context, req *driverkit.UnstageRequest) error {
 	unlock, err := n.locks.Lock(ctx, req.ID)
 	if err != nil {

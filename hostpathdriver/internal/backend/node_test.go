@@ -191,7 +191,7 @@ func TestStageThatIsRefused(t *testing.T) {
 	n = w.startNode()
 	_, err := n.Stage(w.ctx, w.stage(v.ID, ext4()))
 	w.want("no programs for ext4", err, driverkit.ErrPrecondition)
-	err = n.CreateInline(w.ctx, &driverkit.InlineRequest{ID: "csi-1", Capability: ext4()})
+	err = w.createInline(n, &driverkit.InlineRequest{ID: "csi-1", Capability: ext4()})
 	w.want("nor for an inline volume", err, driverkit.ErrPrecondition)
 	w.wantReleased("refused")
 }
@@ -235,8 +235,8 @@ func TestReadOnlyDevice(t *testing.T) {
 	req.ReadOnly = true
 	for range 2 {
 		second, err := n.ReadOnlyDevice(w.ctx, req)
-		if err != nil || second == first {
-			t.Errorf("device %q, %v, want another than %q", second, err, first)
+		if err != nil || second.Device == first {
+			t.Errorf("device %+v, %v, want another than %q", second, err, first)
 		}
 	}
 	w.wantAttached("both", w.disk(v.ID), w.disk(v.ID)+" read-only")
@@ -319,7 +319,7 @@ func TestImageWhoseFileHasNoSizeYet(t *testing.T) {
 		t.Errorf("persistent: %v, %v, want 32 MiB", info, err)
 	}
 	inline := &driverkit.InlineRequest{ID: "csi-1", Capability: ext4(), Attributes: map[string]string{"size": "32Mi"}}
-	w.must(n.CreateInline(w.ctx, inline), os.Truncate(n.disk(n.get("csi-1")), 0), n.CreateInline(w.ctx, inline))
+	w.must(w.createInline(n, inline), os.Truncate(n.disk(n.get("csi-1")), 0), w.createInline(n, inline))
 	w.staged(n, "csi-1", ext4())
 }
 
@@ -490,7 +490,7 @@ func TestReconcile(t *testing.T) {
 	w.staged(n, directory.ID, mounted())
 	for _, id := range []string{v.ID, image.ID} {
 		_, err := s.Expand(w.ctx, &driverkit.ExpandRequest{ID: id, Size: driverkit.Range{Required: 48 * mib}})
-		w.must(err, s.Modify(w.ctx, &driverkit.ModifyRequest{ID: id, Parameters: map[string]string{"readAheadKiB": "64"}}), n.Reconcile(w.ctx, id))
+		w.must(err, w.modify(s, &driverkit.ModifyRequest{ID: id, Parameters: map[string]string{"readAheadKiB": "64"}}), n.Reconcile(w.ctx, id))
 	}
 	for _, device := range w.loops.Table() {
 		if device.Size != 48*mib || device.ReadAhead != 64<<10 {
@@ -528,12 +528,12 @@ func TestWatch(t *testing.T) {
 			synctest.Wait()
 			return w.loops.Table()[0].ReadAhead
 		}
-		w.must(s.Modify(w.ctx, &driverkit.ModifyRequest{ID: v.ID, Parameters: map[string]string{"readAheadKiB": "64"}}))
+		w.must(w.modify(s, &driverkit.ModifyRequest{ID: v.ID, Parameters: map[string]string{"readAheadKiB": "64"}}))
 		if got := after(time.Second); got != 64<<10 {
 			t.Errorf("read-ahead %d after a second, want 64 KiB", got)
 		}
 		w.loops.Fail(errTest)
-		w.must(s.Modify(w.ctx, &driverkit.ModifyRequest{ID: v.ID, Parameters: map[string]string{"readAheadKiB": "128"}}))
+		w.must(w.modify(s, &driverkit.ModifyRequest{ID: v.ID, Parameters: map[string]string{"readAheadKiB": "128"}}))
 		after(time.Second)
 		w.loops.Fail(nil)
 		if got := after(time.Second); got != 64<<10 {
@@ -552,12 +552,13 @@ func TestExpandOnNode(t *testing.T) {
 	s := w.start()
 	v, directory := w.create(s, asDevice), w.create(s, named("directory"))
 	expand := func(n *Node, id string, r driverkit.Range) error {
-		return n.ExpandOnNode(w.ctx, &driverkit.NodeExpandRequest{ID: id, Size: r})
+		_, err := n.ExpandOnNode(w.ctx, &driverkit.NodeExpandRequest{ID: id, Size: r})
+		return err
 	}
 	n := w.startNode()
 	w.staged(n, v.ID, raw())
 	w.staged(n, directory.ID, mounted())
-	w.must(n.CreateInline(w.ctx, &driverkit.InlineRequest{ID: "csi-1", Capability: mounted()}))
+	w.must(w.createInline(n, &driverkit.InlineRequest{ID: "csi-1", Capability: mounted()}))
 	_, err := s.Expand(w.ctx, &driverkit.ExpandRequest{ID: v.ID, Size: driverkit.Range{Required: 2 * mib}})
 	w.must(err)
 	for _, c := range []struct {
@@ -664,7 +665,7 @@ func TestInlineVolumes(t *testing.T) {
 			w, pool := poolWorld(t)
 			s, n := w.start(), w.startNode()
 			full := w.left(s, attributes["kind"])
-			w.must(n.CreateInline(w.ctx, inlineRequest(attributes)), n.CreateInline(w.ctx, inlineRequest(attributes)))
+			w.must(w.createInline(n, inlineRequest(attributes)), w.createInline(n, inlineRequest(attributes)))
 			charged := n.get("csi-1").Inline.Size
 			w.wantLeft(s, attributes["kind"], full-charged)
 			if u := n.get("csi-1"); u.Inline.Pod != "ns/pod" || gone(n.contents(u).Path(u.ID)) {
@@ -675,7 +676,7 @@ func TestInlineVolumes(t *testing.T) {
 			}
 			w.staged(n, "csi-1", mounted())
 			for _, c := range []map[string]string{nil, {"size": "3Mi"}} {
-				w.want("other attributes", n.CreateInline(w.ctx, inlineRequest(c)), driverkit.ErrExists)
+				w.want("other attributes", w.createInline(n, inlineRequest(c)), driverkit.ErrExists)
 			}
 			w.config.Pools = nil
 			n = w.startNode() // It charges the pool again.
@@ -686,8 +687,8 @@ func TestInlineVolumes(t *testing.T) {
 			if n.get("csi-1") == nil {
 				t.Error("an inline volume that is not staged any more has no record")
 			}
-			w.must(n.DeleteInline(w.ctx, "csi-1"))
-			w.want("deletion again", n.DeleteInline(w.ctx, "csi-1"), driverkit.ErrNotFound)
+			w.must(n.DeleteInline(w.ctx, &driverkit.DeleteInlineRequest{ID: "csi-1"}))
+			w.want("deletion again", n.DeleteInline(w.ctx, &driverkit.DeleteInlineRequest{ID: "csi-1"}), driverkit.ErrNotFound)
 			if left, err := n.cfg.Pools.Capacity(attributes["kind"]); err != nil || left.Available != full {
 				t.Errorf("after deletion: %+v, %v", left, err)
 			}
@@ -722,10 +723,10 @@ func TestInlineVolumesThatAreRefused(t *testing.T) {
 		"more than a volume":    {inlineRequest(map[string]string{"size": "11Gi"}), driverkit.ErrOutOfRange},
 		"flags of no directory": {with(func(r *driverkit.InlineRequest) { r.Capability.MountFlags = []string{"data=ordered"} }), driverkit.ErrInvalid},
 	} {
-		w.want(reason, n.CreateInline(w.ctx, c.req), c.err)
+		w.want(reason, w.createInline(n, c.req), c.err)
 	}
 	w.must(os.Rename(pool, pool+"-away"))
-	w.want("the disk of the pool is missing", n.CreateInline(w.ctx, inlineRequest(map[string]string{"kind": "disk"})), driverkit.ErrUnavailable)
+	w.want("the disk of the pool is missing", w.createInline(n, inlineRequest(map[string]string{"kind": "disk"})), driverkit.ErrUnavailable)
 	w.wantLeft(s, "", left)
 	w.wantReleased("refused")
 }
@@ -740,12 +741,12 @@ func TestInlineInterruptedAtEachStep(t *testing.T) {
 			n := w.startNode()
 			attributes := map[string]string{"size": "32Mi", "backend": "image"}
 			live := func() error {
-				if err := n.CreateInline(w.ctx, inlineRequest(attributes)); err != nil {
+				if err := w.createInline(n, inlineRequest(attributes)); err != nil {
 					return err
 				}
 				w.staged(n, "csi-1", mounted())
 				w.unstaged(n, "csi-1")
-				return n.DeleteInline(w.ctx, "csi-1")
+				return n.DeleteInline(w.ctx, &driverkit.DeleteInlineRequest{ID: "csi-1"})
 			}
 			if dead, err := killed(live); !dead {
 				t.Fatalf("no call comes to %s: %v", step, err)
@@ -769,10 +770,10 @@ func TestDeletionOfAnInlineVolumeThatWasInterruptedByItsDeadline(t *testing.T) {
 			ctx, cancel := context.WithCancel(w.ctx)
 			w.config.Step = (&fault{at: "inline:purge", do: cancel}).step
 			n := w.startNode()
-			w.must(n.CreateInline(w.ctx, inlineRequest(map[string]string{"kind": kind})))
-			w.want("the call", n.DeleteInline(ctx, "csi-1"), context.Canceled)
-			w.want("the call again", n.DeleteInline(w.ctx, "csi-1"), driverkit.ErrNotFound)
-			w.want("an id that is a path", n.DeleteInline(w.ctx, "../volumes"), driverkit.ErrNotFound)
+			w.must(w.createInline(n, inlineRequest(map[string]string{"kind": kind})))
+			w.want("the call", n.DeleteInline(ctx, &driverkit.DeleteInlineRequest{ID: "csi-1"}), context.Canceled)
+			w.want("the call again", n.DeleteInline(w.ctx, &driverkit.DeleteInlineRequest{ID: "csi-1"}), driverkit.ErrNotFound)
+			w.want("an id that is a path", n.DeleteInline(w.ctx, &driverkit.DeleteInlineRequest{ID: "../volumes"}), driverkit.ErrNotFound)
 			for _, root := range []string{w.config.StateDir, pool} {
 				if left, err := filepath.Glob(filepath.Join(NodeDir(root, testNode), "trash", "*")); err != nil || len(left) > 0 {
 					t.Errorf("left: %v, %v", left, err)

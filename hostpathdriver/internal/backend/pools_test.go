@@ -80,5 +80,5 @@ func TestInlinePoolDirectoryThatWasPreparedInPart(t *testing.T) {
 	w, pool := poolWorld(t)
 	w.must(os.MkdirAll(filepath.Join(NodeDir(pool, testNode), "trash"), 0o700))
 	n := w.startNode()
-	w.must(n.CreateInline(w.ctx, &driverkit.InlineRequest{ID: "csi-1", Capability: mounted(), Attributes: map[string]string{"kind": "disk"}}), n.DeleteInline(w.ctx, "csi-1"))
+	w.must(w.createInline(n, &driverkit.InlineRequest{ID: "csi-1", Capability: mounted(), Attributes: map[string]string{"kind": "disk"}}), n.DeleteInline(w.ctx, &driverkit.DeleteInlineRequest{ID: "csi-1"}))
 }

@@ -159,28 +159,28 @@ func (n *Node) pendingIDs() []string {
 	return ids
 }
 
-// ExpandOnNode implements driverkit.NodeExpander; driverkit grows the file system.
-func (n *Node) ExpandOnNode(ctx context.Context, req *driverkit.NodeExpandRequest) error {
+// ExpandOnNode has the devices of a volume take its new size; driverkit grows the file system.
+func (n *Node) ExpandOnNode(ctx context.Context, req *driverkit.NodeExpandRequest) (*driverkit.NodeExpanded, error) {
 	u := n.get(req.ID)
 	switch {
 	case u == nil:
-		return fmt.Errorf("volume %q: is not staged on node %q: %w", req.ID, n.cfg.NodeID, driverkit.ErrNotFound)
+		return nil, fmt.Errorf("volume %q: is not staged on node %q: %w", req.ID, n.cfg.NodeID, driverkit.ErrNotFound)
 	case u.Inline != nil:
-		return fmt.Errorf("volume %q is an inline volume, which keeps its size: %w", req.ID, driverkit.ErrInvalid)
+		return nil, fmt.Errorf("volume %q is an inline volume, which keeps its size: %w", req.ID, driverkit.ErrInvalid)
 	}
 	if err := n.expandAlone(ctx, req); err != nil {
-		return err
+		return nil, err
 	}
 	unlock, err := n.locks.Lock(ctx, req.ID)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer unlock()
 	n.meter.forget(req.ID)
-	if !u.Form.Disk {
-		return nil
+	if u.Form.Disk {
+		err = n.cfg.Devices.Resize(ctx, n.disk(u))
 	}
-	return n.cfg.Devices.Resize(ctx, n.disk(u))
+	return &driverkit.NodeExpanded{}, err
 }
 
 // expandAlone checks the size of a volume that is expanded on this node, and has the controller's part done where the CO asks the node alone.

@@ -137,9 +137,9 @@ func (c *Controller) GetSnapshot(_ context.Context, req *driverkit.GetSnapshotRe
 	return snapshotOf(found), nil
 }
 
-// ListSnapshots implements driverkit.SnapshotLister.
-func (c *Controller) ListSnapshots(_ context.Context, req *driverkit.ListSnapshotsRequest) ([]*driverkit.Snapshot, error) {
-	return converted(c.snapshots.page(req.After, req.Limit, func(s *volume.Snapshot) bool {
+// ListSnapshots returns a page of the snapshots.
+func (c *Controller) ListSnapshots(_ context.Context, req *driverkit.ListSnapshotsRequest) (*driverkit.Page[*driverkit.Snapshot], error) {
+	return page(c.snapshots.page(req.After, req.Limit, func(s *volume.Snapshot) bool {
 		return (req.Volume == "" || s.Source == req.Volume) && c.complete(s)
 	}), snapshotOf), nil
 }

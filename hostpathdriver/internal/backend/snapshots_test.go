@@ -128,10 +128,10 @@ func TestCopiesThatAreRefused(t *testing.T) {
 	w.want("no such volume", err, driverkit.ErrNotFound)
 	_, err = s.CreateSnapshot(w.ctx, &driverkit.CreateSnapshotRequest{Name: "s", Volume: v.ID, Parameters: map[string]string{"x": "y"}})
 	w.want("a misspelt parameter", err, driverkit.ErrInvalid)
-	if list, err := s.ListSnapshots(w.ctx, &driverkit.ListSnapshotsRequest{Volume: device.ID}); len(list) != 1 || err != nil {
+	if list, err := s.ListSnapshots(w.ctx, &driverkit.ListSnapshotsRequest{Volume: device.ID}); len(list.Entries) != 1 || err != nil {
 		t.Errorf("snapshots of the device: %v, %v", list, err)
 	}
-	if list, err := s.ListSnapshots(w.ctx, &driverkit.ListSnapshotsRequest{Volume: v.ID}); len(list) != 0 || err != nil {
+	if list, err := s.ListSnapshots(w.ctx, &driverkit.ListSnapshotsRequest{Volume: v.ID}); len(list.Entries) != 0 || err != nil {
 		t.Errorf("snapshots of the directory: %v, %v", list, err)
 	}
 }
@@ -285,7 +285,7 @@ func TestListOmitsMembersOfAGroupThatDoesNotExistYet(t *testing.T) {
 	w.config.Step = func(step string) {
 		if step == "group:record" {
 			list, err := s.ListSnapshots(w.ctx, &driverkit.ListSnapshotsRequest{})
-			listed = len(list)
+			listed = len(list.Entries)
 			w.must(err)
 		}
 	}
@@ -294,8 +294,8 @@ func TestListOmitsMembersOfAGroupThatDoesNotExistYet(t *testing.T) {
 	w.must(err)
 	list, err := s.ListSnapshots(w.ctx, &driverkit.ListSnapshotsRequest{})
 	w.must(err)
-	if listed != 0 || len(list) != 2 {
-		t.Errorf("listed before %d, after %d, want 0 and 2", listed, len(list))
+	if listed != 0 || len(list.Entries) != 2 {
+		t.Errorf("listed before %d, after %d, want 0 and 2", listed, len(list.Entries))
 	}
 }
 
@@ -329,7 +329,7 @@ func TestCopyThatTakesLongerThanItsCall(t *testing.T) {
 	release()
 	snap, err := call(w.ctx)
 	w.must(err)
-	if list, _ := s.ListSnapshots(w.ctx, &driverkit.ListSnapshotsRequest{}); len(list) != 1 || list[0].ID != snap.ID {
+	if list, _ := s.ListSnapshots(w.ctx, &driverkit.ListSnapshotsRequest{}); len(list.Entries) != 1 || list.Entries[0].ID != snap.ID {
 		t.Errorf("snapshots: %v, want the one of the first call", list)
 	}
 	w.must(w.delete(s, v.ID), w.deleteSnapshot(s, snap.ID))

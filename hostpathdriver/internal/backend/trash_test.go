@@ -64,12 +64,12 @@ func TestDeletionIsARename(t *testing.T) {
 	v := w.create(s, nil)
 	w.write(w.state("volumes", v.ID, "file"), "data")
 	snap := w.snapshot(s, "snap", v.ID)
-	w.must(n.CreateInline(w.ctx, &driverkit.InlineRequest{ID: "csi-1", Capability: mounted()}))
-	w.must(w.delete(s, v.ID), w.deleteSnapshot(s, snap.ID), n.DeleteInline(w.ctx, "csi-1"))
+	w.must(w.createInline(n, &driverkit.InlineRequest{ID: "csi-1", Capability: mounted()}))
+	w.must(w.delete(s, v.ID), w.deleteSnapshot(s, snap.ID), n.DeleteInline(w.ctx, &driverkit.DeleteInlineRequest{ID: "csi-1"}))
 	for range 2 {
 		w.want("a repeated deletion of the volume", w.delete(s, v.ID), driverkit.ErrNotFound)
 		w.want("a repeated deletion of the snapshot", w.deleteSnapshot(s, snap.ID), driverkit.ErrNotFound)
-		w.want("a repeated deletion of the inline volume", n.DeleteInline(w.ctx, "csi-1"), driverkit.ErrNotFound)
+		w.want("a repeated deletion of the inline volume", n.DeleteInline(w.ctx, &driverkit.DeleteInlineRequest{ID: "csi-1"}), driverkit.ErrNotFound)
 	}
 	if left := w.left(s, "fast"); left >= gib-2*mib {
 		t.Errorf("%d bytes of the pool are left while the trash is full", left)

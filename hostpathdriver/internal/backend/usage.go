@@ -11,7 +11,7 @@ import (
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/contents"
 )
 
-// Usage implements driverkit.UsageReporter. The files of a directory and the written blocks of a device are added up; the space available is the lesser of what
+// Usage measures a volume. The files of a directory and the written blocks of a device are added up; the space available is the lesser of what
 // is left of the size, and the free space of the disk that all volumes share. An image has a file system of its own, which driverkit asks.
 func (n *Node) Usage(ctx context.Context, req *driverkit.UsageRequest) (*filesystem.Usage, error) {
 	u := n.get(req.ID)

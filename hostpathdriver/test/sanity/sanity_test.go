@@ -17,9 +17,9 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/driverkit/filesystem"
-	"github.com/longshore-csi/longshore/driverkit/loop"
 	"github.com/longshore-csi/longshore/driverkit/mount"
 	"github.com/longshore-csi/longshore/hostpathdriver"
+	"github.com/longshore-csi/longshore/hostpathdriver/loop"
 )
 
 const nodeID = "sanity-node"
@@ -115,7 +115,8 @@ func start(t *testing.T, c configuration) *instance {
 	if !c.kernel {
 		i.mounter, i.devices = &mount.Fake{}, &loop.Fake{Dir: filepath.Join(dir, "dev")}
 		options.Mounter, options.Devices = i.mounter, i.devices
-		options.Filesystems = &filesystem.Fake{Mounts: i.mounter, Loops: i.devices}
+		i.devices.HoldMounted(i.mounter.HasFilesystem)
+		options.Filesystems = &filesystem.Fake{Mounts: i.mounter, Look: i.devices.Look}
 		if err := os.Mkdir(i.devices.Dir, 0o700); err != nil {
 			t.Fatal(err)
 		}

@@ -9,13 +9,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/longshore-csi/longshore/driverkit/loop"
 	"github.com/longshore-csi/longshore/examples/attached-block/array"
 )
 
 func main() {
 	const poolSize = 1 << 30
-	c := array.Config{Devices: loop.Kernel{}, HostLimit: 16, Pools: []array.Pool{
+	c := array.Config{Loop: true, HostLimit: 16, Pools: []array.Pool{
 		{Place: array.Place{Pool: "a1", Zone: "a", Rack: "1"}, Size: poolSize},
 		{Place: array.Place{Pool: "a2", Zone: "a", Rack: "2"}, Size: poolSize},
 		{Place: array.Place{Pool: "b1", Zone: "b", Rack: "1"}, Size: poolSize},

@@ -5,13 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 	mountutils "k8s.io/mount-utils"
+	utilexec "k8s.io/utils/exec"
 
 	"github.com/longshore-csi/longshore/driverkit/mount"
 )
@@ -82,7 +85,7 @@ func (k Kernel) mount(ctx context.Context, device, target string, o Options) err
 		return err
 	}
 	library := mountutils.NewSafeFormatAndMount(mounter{programs: p}, p)
-	err = p.cause(library.FormatAndMountSensitiveWithFormatOptions(device, target, kind.name, o.mountFlags(kind), nil, kind.format))
+	err = p.cause(library.FormatAndMountSensitiveWithFormatOptions(device, target, kind.name, o.mountFlags(kind), nil, slices.Concat(kind.format, o.FormatOptions)))
 	if err != nil && d.readOnly {
 		return fmt.Errorf("%w (where changes wait in the journal, it has to be mounted from a writable device first)", err)
 	}
@@ -103,6 +106,53 @@ func prepare(p *programs, device string, k kind, o Options) (*disk, error) {
 	}
 	return d, nil
 }
+
+// look looks at a device. It does not rely on blkid alone, which ends with the
+// same exit status when a device is blank and when it cannot be read.
+func look(p *programs, device string) (*disk, error) {
+	f, err := os.OpenFile(device, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	locked, err := unix.IoctlGetInt(int(f.Fd()), unix.BLKROGET)
+	if err != nil {
+		return nil, fmt.Errorf("%s must be a block device: %w", device, err)
+	}
+	d := &disk{path: device, readOnly: locked != 0}
+	if err := d.read(f); err != nil {
+		return nil, err
+	}
+	d.found, err = mountutils.NewSafeFormatAndMount(nil, p).GetDiskFormat(device)
+	if exit, ok := errors.AsType[utilexec.ExitError](err); ok && exit.ExitStatus() == blkidAmbivalent {
+		return nil, fmt.Errorf("%w: %w", ErrForeign, err)
+	}
+	return d, err
+}
+
+// blkidAmbivalent is the exit status of blkid(8) when it finds several things.
+const blkidAmbivalent = 8
+
+// growUnmounted makes ext3 and ext4 as large as the device before they are
+// mounted, which needs no capability. Growing them while they are mounted is
+// preferred, as only then the journal protects the change.
+func (d *disk) growUnmounted(p *programs) error {
+	if !strings.HasPrefix(d.found, "ext") || d.extSize() >= d.size {
+		return nil
+	}
+	_, err := p.run("fsck."+d.found, "-f", "-p", d.path)
+	if found, ok := errors.AsType[failure](err); ok && found.ExitStatus() == fsckMended {
+		err = nil
+	}
+	if err == nil {
+		_, err = p.run("resize2fs", d.path)
+	}
+	return err
+}
+
+// fsckMended is the exit status of fsck(8) when it has found errors, and none
+// is left.
+const fsckMended = 1
 
 // Grow implements Filesystems.
 func (k Kernel) Grow(ctx context.Context, device, target string) error {

@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore-csi/longshore/csikittest/needs"
 	"github.com/longshore-csi/longshore/csikittest/seeds"
-	"github.com/longshore-csi/longshore/driverkit/internal/needs"
 )
 
 // copyOfTree is a copy of a directory that a test interrupts.

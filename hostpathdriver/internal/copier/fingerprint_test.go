@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/longshore-csi/longshore/driverkit/internal/needs"
+	"github.com/longshore-csi/longshore/csikittest/needs"
 )
 
 // tracking is a directory whose file system tracks each change in a tree.

@@ -21,7 +21,8 @@ type Kernel struct{}
 
 var _ Mounter = Kernel{}
 
-const flagReadOnly = "ro"
+// noFollow has open(2) refuse a symbolic link.
+const noFollow = unix.O_NOFOLLOW
 
 // flag is one mount flag: attributes to set and to clear.
 type flag struct {
@@ -50,13 +51,13 @@ func flagTable() []flag {
 
 // attributes are what the options change in a copy of the source's mount.
 func attributes(o Options) (*unix.MountAttr, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
 	table := flagTable()
 	var attr unix.MountAttr
 	for _, name := range o.Flags {
 		i := slices.IndexFunc(table, func(f flag) bool { return f.name == name })
-		if i < 0 {
-			return nil, fmt.Errorf("mount flag %q: must be one of %v", name, Flags())
-		}
 		// A later flag wins over an earlier one that contradicts it.
 		attr.Attr_set = attr.Attr_set&^table[i].clear | table[i].set
 		attr.Attr_clr = attr.Attr_clr&^table[i].set | table[i].clear

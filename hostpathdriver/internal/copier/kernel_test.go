@@ -16,8 +16,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore-csi/longshore/csikittest/needs"
 	"github.com/longshore-csi/longshore/csikittest/seeds"
-	"github.com/longshore-csi/longshore/driverkit/internal/needs"
 	"github.com/longshore-csi/longshore/driverkit/mount"
 )
 

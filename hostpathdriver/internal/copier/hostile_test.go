@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"github.com/longshore-csi/longshore/driverkit/internal/needs"
+	"github.com/longshore-csi/longshore/csikittest/needs"
 )
 
 // swap exchanges what two names stand for.

@@ -12,9 +12,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"github.com/longshore-csi/longshore/driverkit/internal/needs"
-	"github.com/longshore-csi/longshore/driverkit/loop"
+	"github.com/longshore-csi/longshore/csikittest/needs"
 	"github.com/longshore-csi/longshore/driverkit/mount"
+	"github.com/longshore-csi/longshore/hostpathdriver/loop"
 )
 
 // xfs mounts an XFS, which shares blocks between files.

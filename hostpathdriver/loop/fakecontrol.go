@@ -60,6 +60,16 @@ func (f *Fake) Table() []FakeDevice {
 	return table
 }
 
+// Look returns the size of a device in bytes, and whether it refuses writes: it is filesystem.Fake.Look.
+func (f *Fake) Look(device string) (size int64, readOnly bool, err error) {
+	table := f.Table()
+	i := slices.IndexFunc(table, func(d FakeDevice) bool { return d.Path == device })
+	if i < 0 {
+		return 0, false, fmt.Errorf("%s is no device", device)
+	}
+	return table[i].Size, table[i].ReadOnly, nil
+}
+
 // Calls returns the changes of devices so far, in order: a verb and the file of
 // each.
 func (f *Fake) Calls() []string {

@@ -1,4 +1,4 @@
-// Package extent finds out which ranges of a file hold data, and in which ranges two files differ, for Backends whose snapshots are sparse files. It asks the
+// Package extent finds out which ranges of a file hold data, and in which ranges two files differ, for drivers whose snapshots are sparse files. It asks the
 // file system for holes, and for blocks that both files share, and does not read those.
 //
 // The files must not change meanwhile; they may be deleted. Do not use it over a storage system that tracks changes itself: asking that is cheaper than

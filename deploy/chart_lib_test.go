@@ -156,6 +156,7 @@ func TestLibraryRefuses(t *testing.T) {
 		"UnknownDeeper": {"nor one further down", "controller.driver.arguments", []any{}, "controller.driver.arguments is not known; known are addCapabilities, args"},
 		"NoTable":       {"a value in place of a table", "node.driver", "foo", "node.driver must be a table"},
 		"Capability":    {"a sidecar would be missing", "driver.capabilities", []any{"CREATE_VOLUME"}, "CREATE_VOLUME is not one that asks for a sidecar; these do: CREATE_DELETE_VOLUME, "},
+		"NoLabels":      {"a node's zone would be lost", "node", map[string]any{"topology": map[string]any{"k": "l"}, "driver": map[string]any{"args": []any{"--x"}}}, "node.topology has no effect beside node.driver.args"},
 		"Kind":          {"pods of a DaemonSet would all be controllers", "controller.kind", "DaemonSet", "neither Deployment nor StatefulSet"},
 	}
 	for name, tc := range tests {
@@ -169,6 +170,17 @@ func TestLibraryRefuses(t *testing.T) {
 	several := map[string]any{"driver": map[string]any{"name": "foo.example.com"}, "controller": map[string]any{"kind": "StatefulSet", "replicas": 2}}
 	if _, err := templateLibrary(t, several); err == nil || !strings.Contains(err.Error(), "controller.replicas must be 0 or 1") {
 		t.Errorf("a StatefulSet of several: %v", err)
+	}
+}
+
+// TestLibraryRefusesOnNodes: what needs one controller for all nodes is not run on each of them.
+func TestLibraryRefusesOnNodes(t *testing.T) {
+	for _, capability := range []string{"PUBLISH_UNPUBLISH_VOLUME", "MODIFY_VOLUME", "SNAPSHOT_METADATA_SERVICE"} {
+		driver := map[string]any{"name": "foo.example.com", "capabilities": []any{"CREATE_DELETE_VOLUME", capability}}
+		_, err := templateLibrary(t, map[string]any{"driver": driver, "provisionOnNodes": true})
+		if err == nil || !strings.Contains(err.Error(), "provisionOnNodes: "+capability+" needs one controller") {
+			t.Errorf("%s: %v", capability, err)
+		}
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// levelFailed is the verbosity that logs calls that end with an error.
+	// levelFailed is the verbosity that logs calls that end with an error that a caller can do something about. Others are always logged.
 	levelFailed = 2
 	// levelBodies is the verbosity that logs requests and replies.
 	levelBodies = 5
@@ -67,7 +67,7 @@ func (s *Server) logCall(ctx context.Context, req any, _ *grpc.UnaryServerInfo, 
 	reply, err := handle(ctx, req)
 	switch {
 	case err != nil:
-		logFailure(logger, start, err)
+		logFailure(objectOf(logger, req), start, err)
 	case bodies.Enabled():
 		bodies.Info("CSI reply", logging.KeyDuration, time.Since(start), logging.KeyResponse, redact.Limited(reply, s.cfg.MaxLogLength))
 	}
@@ -83,8 +83,32 @@ func (s *Server) logStream(srv any, stream grpc.ServerStream, _ *grpc.StreamServ
 	return err
 }
 
+// objectOf adds to a logger what a request is about: the id of a volume or snapshot, or the name of a new one.
+func objectOf(logger klog.Logger, req any) klog.Logger {
+	if r, ok := req.(interface{ GetVolumeId() string }); ok {
+		return logger.WithValues(logging.KeyVolumeID, r.GetVolumeId())
+	}
+	if r, ok := req.(interface{ GetName() string }); ok {
+		return logger.WithValues(logging.KeyName, r.GetName())
+	}
+	if r, ok := req.(interface{ GetSnapshotId() string }); ok {
+		return logger.WithValues(logging.KeySnapshotID, r.GetSnapshotId())
+	}
+	return logger
+}
+
+// levelOf is the verbosity at which a failure is logged: a fault of the driver or of its storage system always is.
+func levelOf(code codes.Code) int {
+	switch code {
+	case codes.Internal, codes.Unknown, codes.DataLoss:
+		return 0
+	default:
+		return levelFailed
+	}
+}
+
 func logFailure(logger klog.Logger, start time.Time, err error) {
-	if logger = logger.V(levelFailed); logger.Enabled() {
+	if logger = logger.V(levelOf(status.Code(err))); logger.Enabled() {
 		logger.Info("CSI call failed", logging.KeyDuration, time.Since(start),
 			logging.KeyCode, status.Code(err).String(), logging.KeyReason, status.Convert(err).Message())
 	}

@@ -179,7 +179,9 @@ func TestLog(t *testing.T) {
 	}{
 		"Quiet":     {reason: "success is silent", verbosity: 4, not: []string{"CSI re", "failed"}},
 		"VeryQuiet": {reason: "so is failure below V(2)", verbosity: 1, err: status.Error(codes.Aborted, "busy"), not: []string{"busy"}},
-		"Failure":   {reason: "a failure is logged with its code", verbosity: 2, err: status.Error(codes.Aborted, "busy"), has: []string{`"CSI call failed"`, `code="Aborted"`, `reason="busy"`, `method="/csi.v1.Controller/DeleteVolume"`}, not: []string{"vol-1"}},
+		"Failure":   {reason: "a failure is logged with its code", verbosity: 2, err: status.Error(codes.Aborted, "busy"), has: []string{`"CSI call failed"`, `code="Aborted"`, `reason="busy"`, `method="/csi.v1.Controller/DeleteVolume"`, `volumeID="vol-1"`}},
+		"Busy":      {reason: "what a caller repeats is not logged by default", err: status.Error(codes.Aborted, "busy"), not: []string{"failed"}},
+		"Fault":     {reason: "a fault of the driver always is", err: status.Error(codes.Internal, "broken"), has: []string{`"CSI call failed"`, `code="Internal"`, `volumeID="vol-1"`}},
 		"Bodies":    {reason: "bodies are logged without secrets", verbosity: 5, has: []string{`"CSI request"`, "vol-1", "***stripped***", `"CSI reply"`}, not: []string{"hunter2"}},
 		"Cut":       {reason: "bodies can be cut", verbosity: 5, limit: 12, has: []string{`{\"volume_id\"...`}, not: []string{"vol-1"}},
 		"Both":      {reason: "a failure has no reply", verbosity: 5, err: errors.New("plain"), has: []string{"CSI request", `code="Unknown"`}, not: []string{"CSI reply"}},

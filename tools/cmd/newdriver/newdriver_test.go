@@ -171,7 +171,7 @@ func copyForAll(t *testing.T, program string) string {
 // TestVendor writes a driver that has the source of the kit, and needs nothing of this repository.
 func TestVendor(t *testing.T) {
 	dir := write(t, "-vendor")
-	for _, name := range []string{"csikit/go.mod", "csikittest/go.mod", "driverkit/backend.go", "driverkit/drivertest/walk.go", "LICENSE"} {
+	for _, name := range []string{"csikit/go.mod", "csikittest/go.mod", "driverkit/driver.go", "driverkit/drivertest/walk.go", "LICENSE"} {
 		if _, err := os.Stat(filepath.Join(dir, vendored, name)); err != nil {
 			t.Error(err)
 		}

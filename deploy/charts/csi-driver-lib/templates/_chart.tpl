@@ -12,7 +12,10 @@ library does not have is an error, so that a typing error does not go unseen. Wh
 {{- $context := dict "Release" .Release "Chart" .Chart "Capabilities" .Capabilities "Values" $values -}}
 {{- $parts := list "csidriver" "node" "storageclasses" -}}
 {{- if include "csi-driver-lib.sidecars" $context -}}
-{{- $parts = concat $parts (list "controller" "poddisruptionbudget" "rbac-leader-election" "snapshotclasses" "volumeattributesclasses") -}}
+{{- if not $values.provisionOnNodes -}}
+{{- $parts = concat $parts (list "controller" "poddisruptionbudget") -}}
+{{- end -}}
+{{- $parts = concat $parts (list "rbac-leader-election" "snapshotclasses" "volumeattributesclasses") -}}
 {{- range splitList " " (include "csi-driver-lib.sidecars" $context) -}}
 {{- $parts = append $parts (printf "rbac-%s" .) -}}
 {{- end -}}
@@ -57,7 +60,7 @@ with those that its author sets and its users do not, which are laid over them.
 {{- if not (hasKey $known $key) -}}
 {{- fail (printf "values: %s%s is not known; known are %s" $path $key (keys $known | sortAlpha | join ", ")) -}}
 {{- end -}}
-{{- if and (kindIs "map" (get $known $key)) (not (has $key (list "csiDriver" "nodeSelector" "podSpec" "resources"))) -}}
+{{- if and (kindIs "map" (get $known $key)) (not (has $key (list "csiDriver" "nodeSelector" "podSpec" "resources" "topology"))) -}}
 {{- if not (kindIs "map" $value) -}}
 {{- fail (printf "values: %s%s must be a table" $path $key) -}}
 {{- end -}}
@@ -68,6 +71,9 @@ with those that its author sets and its users do not, which are laid over them.
 
 {{/* Fails for values that make no sense. */}}
 {{- define "csi-driver-lib.check" -}}
+{{- if and .node.topology .node.driver.args -}}
+{{- fail "values: node.topology has no effect beside node.driver.args" -}}
+{{- end -}}
 {{- if not .driver.name -}}
 {{- fail "values: driver.name is missing: a domain name such as foo.example.com" -}}
 {{- end -}}
@@ -75,6 +81,13 @@ with those that its author sets and its users do not, which are laid over them.
 {{- range .driver.capabilities -}}
 {{- if not (has . $known) -}}
 {{- fail (printf "values: driver.capabilities: %s is not one that asks for a sidecar; these do: %s" . (join ", " $known)) -}}
+{{- end -}}
+{{- end -}}
+{{- if .provisionOnNodes -}}
+{{- range list "PUBLISH_UNPUBLISH_VOLUME" "MODIFY_VOLUME" "SNAPSHOT_METADATA_SERVICE" -}}
+{{- if has . $.driver.capabilities -}}
+{{- fail (printf "values: provisionOnNodes: %s needs one controller for all nodes" .) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- if not (has .controller.kind (list "Deployment" "StatefulSet")) -}}

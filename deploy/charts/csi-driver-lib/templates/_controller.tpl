@@ -68,13 +68,15 @@ spec:
       {{- end }}
 {{- end -}}
 
-{{/* The container of a sidecar that talks to the API server: include "csi-driver-lib.sidecar" (list . NAME). */}}
+{{/* The container of a sidecar that talks to the API server: include "csi-driver-lib.sidecar" (list . NAME). On nodes each makes the volumes and snapshots of its own, and the resizers elect a leader. */}}
 {{- define "csi-driver-lib.sidecar" -}}
 {{- $root := index . 0 -}}
 {{- $name := index . 1 -}}
 {{- $values := get $root.Values.controller $name -}}
-{{- $elects := eq $root.Values.controller.kind "Deployment" -}}
+{{- $onNodes := $root.Values.provisionOnNodes -}}
 {{- $provisioner := eq $name "provisioner" -}}
+{{- $ofNode := and $onNodes (ne $name "resizer") -}}
+{{- $elects := ternary (not $ofNode) (eq $root.Values.controller.kind "Deployment") $onNodes -}}
 {{- $capacity := and $provisioner (include "csi-driver-lib.capacity" $root) -}}
 {{- $port := get (dict "provisioner" 9811 "attacher" 9812 "resizer" 9815 "snapshotter" 9816) $name -}}
 - name: {{ $name }}
@@ -90,6 +92,13 @@ spec:
   {{- if $elects }}
   - --leader-election
   {{- end }}
+  {{- if $ofNode }}
+  - --node-deployment
+  {{- end }}
+  {{- if and $ofNode $provisioner }}
+  - --node-deployment-base-delay=2s
+  - --node-deployment-max-delay=20s
+  {{- end }}
   {{- if $capacity }}
   - --enable-capacity
   {{- if $elects }}
@@ -102,12 +111,18 @@ spec:
   {{- with $values.extraArgs }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
-  {{- if $capacity }}
+  {{- if or $capacity $ofNode }}
   env:
+  {{- if $capacity }}
   - name: NAMESPACE
     valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
   - name: POD_NAME
     valueFrom: {fieldRef: {fieldPath: metadata.name}}
+  {{- end }}
+  {{- if $ofNode }}
+  - name: NODE_NAME
+    valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
+  {{- end }}
   {{- end }}
   ports:
   - {name: {{ $name }}, containerPort: {{ $port }}}
@@ -117,10 +132,14 @@ spec:
   readinessProbe:
     httpGet: {path: /readyz, port: {{ $name }}}
     timeoutSeconds: 5
+  {{- if $onNodes }}
+  {{- include "csi-driver-lib.root" "the socket, in a directory of the host, belongs to root" | nindent 2 }}
+  {{- else }}
   {{- include "csi-driver-lib.unprivileged" . | nindent 2 }}
+  {{- end }}
   resources: {{- toYaml $values.resources | nindent 4 }}
   volumeMounts:
-  - {name: socket-dir, mountPath: /csi}
+  - {name: {{ ternary "plugin-dir" "socket-dir" $onNodes }}, mountPath: /csi}
 {{- end -}}
 
 {{/* A budget for several controllers. */}}

@@ -23,7 +23,9 @@ metadata:
   name: {{ $name }}
   namespace: {{ .Release.Namespace }}
   labels: {{- include "csi-driver-lib.labels" . | nindent 4 }}
+{{- if not .Values.provisionOnNodes }}
 automountServiceAccountToken: false # nothing on the node side talks to the API server
+{{- end }}
 ---
 # The node side: next to each kubelet, which calls the driver over the socket in its plugins directory.
 apiVersion: apps/v1
@@ -75,6 +77,12 @@ spec:
         volumeMounts:
         - {name: plugin-dir, mountPath: /csi}
         - {name: registration-dir, mountPath: /registration}
+      {{- if .Values.provisionOnNodes }}
+      {{- $root := . }}
+      {{- range splitList " " (include "csi-driver-lib.sidecars" .) }}
+      {{- include "csi-driver-lib.sidecar" (list $root .) | nindent 6 }}
+      {{- end }}
+      {{- end }}
       {{- include "csi-driver-lib.livenessprobe" (list . "node") | nindent 6 }}
       volumes:
       - name: plugin-dir

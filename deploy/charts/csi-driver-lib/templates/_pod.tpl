@@ -119,11 +119,14 @@ securityContext:
   {{- toYaml . | nindent 2 }}
   {{- else }}
   - --drivername={{ $root.Values.driver.name }}
-  - --mode={{ $side }}
+  - --mode={{ ternary "all" $side $root.Values.provisionOnNodes }}
   - --endpoint=unix:///csi/csi.sock
   {{- if eq $side "node" }}
   - --nodeid=$(NODE_NAME)
   - --statedir={{ include "csi-driver-lib.stateMount" $root }}
+  {{- range $i, $key := keys $root.Values.node.topology | sortAlpha }}
+  - --topology={{ $key }}=$(TOPOLOGY_{{ $i }})
+  {{- end }}
   {{- end }}
   - --http-endpoint=:9810
   - --v={{ $root.Values.logLevel }}
@@ -136,6 +139,10 @@ securityContext:
   {{- if eq $side "node" }}
   - name: NODE_NAME
     valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
+  {{- range $i, $key := keys $root.Values.node.topology | sortAlpha }}
+  - name: TOPOLOGY_{{ $i }}
+    valueFrom: {fieldRef: {fieldPath: "metadata.labels['{{ get $root.Values.node.topology $key }}']"}}
+  {{- end }}
   {{- end }}
   {{- with $values.env }}
   {{- toYaml . | nindent 2 }}

@@ -1,4 +1,9 @@
-{{/* A ClusterRole of the controller side's account, and its binding: include "csi-driver-lib.clusterrole" (list . NAME RULES). */}}
+{{/* The account of the sidecars. */}}
+{{- define "csi-driver-lib.account" -}}
+{{ include "csi-driver-lib.name" . }}-{{ ternary "node" "controller" .Values.provisionOnNodes }}
+{{- end -}}
+
+{{/* A ClusterRole of the sidecars' account, and its binding: include "csi-driver-lib.clusterrole" (list . NAME RULES). */}}
 {{- define "csi-driver-lib.clusterrole" -}}
 {{- $root := index . 0 -}}
 {{- $name := include "csi-driver-lib.name" $root -}}
@@ -18,7 +23,7 @@ metadata:
   labels: {{- include "csi-driver-lib.labels" $root | nindent 4 }}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: {{ $role | quote }}}
 subjects:
-- {kind: ServiceAccount, name: {{ $name }}-controller, namespace: {{ $root.Release.Namespace }}}
+- {kind: ServiceAccount, name: {{ include "csi-driver-lib.account" $root }}, namespace: {{ $root.Release.Namespace }}}
 {{- end -}}
 
 {{/* A Role in the namespace of the release, and its binding: include "csi-driver-lib.role" (list . NAME RULES). */}}
@@ -43,21 +48,24 @@ metadata:
   labels: {{- include "csi-driver-lib.labels" $root | nindent 4 }}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: {{ $role | quote }}}
 subjects:
-- {kind: ServiceAccount, name: {{ $name }}-controller, namespace: {{ $root.Release.Namespace }}}
+- {kind: ServiceAccount, name: {{ include "csi-driver-lib.account" $root }}, namespace: {{ $root.Release.Namespace }}}
 {{- end -}}
 
 {{- define "csi-driver-lib.rbac-provisioner" -}}
-{{- $rules := `
+{{- /* On a node the topology comes from the driver, not from the objects of all nodes. */ -}}
+{{- $nodes := ternary "get" "list, watch" .Values.provisionOnNodes -}}
+{{- $classes := ternary "storageclasses" "storageclasses, csinodes, volumeattachments" .Values.provisionOnNodes -}}
+{{- $rules := printf `
 - {apiGroups: [""], resources: [persistentvolumes], verbs: [get, list, watch, create, patch, delete]}
 - {apiGroups: [""], resources: [persistentvolumeclaims], verbs: [get, list, watch, update]}
 - {apiGroups: [""], resources: [events], verbs: [create, list]}
-- {apiGroups: [""], resources: [nodes], verbs: [list, watch]}
+- {apiGroups: [""], resources: [nodes], verbs: [%s]}
 - {apiGroups: [""], resources: [secrets], verbs: [get]}
-- {apiGroups: [storage.k8s.io], resources: [storageclasses, csinodes, volumeattachments], verbs: [list, watch]}
+- {apiGroups: [storage.k8s.io], resources: [%s], verbs: [list, watch]}
 - {apiGroups: [storage.k8s.io], resources: [csidrivers, volumeattributesclasses], verbs: [get]}
 - {apiGroups: [snapshot.storage.k8s.io], resources: [volumesnapshots], verbs: [get, list, watch, update]}
 - {apiGroups: [snapshot.storage.k8s.io], resources: [volumesnapshotcontents], verbs: [get]}
-` -}}
+` $nodes $classes -}}
 {{- include "csi-driver-lib.clusterrole" (list . "provisioner" $rules) }}
 ---
 {{ include "csi-driver-lib.role" (list . "journal" "- {apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get, create, update]}") -}}
@@ -104,7 +112,8 @@ subjects:
 {{- end -}}
 
 {{- define "csi-driver-lib.rbac-leader-election" -}}
-{{- if eq .Values.controller.kind "Deployment" -}}
+{{- $onNodes := and .Values.provisionOnNodes (contains "resizer" (include "csi-driver-lib.sidecars" .)) -}}
+{{- if or $onNodes (and (not .Values.provisionOnNodes) (eq .Values.controller.kind "Deployment")) -}}
 {{- include "csi-driver-lib.role" (list . "leader-election" "- {apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get, watch, create, update]}") -}}
 {{- end -}}
 {{- end -}}
@@ -115,7 +124,7 @@ subjects:
 - {apiGroups: [storage.k8s.io], resources: [csistoragecapacities], verbs: [get, list, watch, create, update, delete]}
 - {apiGroups: [""], resources: [pods], verbs: [get]}
 ` -}}
-{{- if eq .Values.controller.kind "Deployment" -}}
+{{- if and (not .Values.provisionOnNodes) (eq .Values.controller.kind "Deployment") -}}
 {{- $rules = print $rules "- {apiGroups: [apps], resources: [replicasets], verbs: [get]}" -}}
 {{- end -}}
 {{- include "csi-driver-lib.role" (list . "storage-capacity" $rules) -}}

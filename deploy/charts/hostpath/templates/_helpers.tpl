@@ -1,6 +1,7 @@
 {{/* What the author of this chart sets, and its users do not: see values.yaml of csi-driver-lib. */}}
 {{- define "hostpath.own" -}}
 rolePrefix: "longshore:"
+provisionOnNodes: false
 driver:
   capabilities: [CREATE_DELETE_VOLUME, PUBLISH_UNPUBLISH_VOLUME, EXPAND_VOLUME, MODIFY_VOLUME, CREATE_DELETE_SNAPSHOT, GET_CAPACITY, SNAPSHOT_METADATA_SERVICE]
   container: hostpath
@@ -28,6 +29,7 @@ controller:
     # Root with the rights over other users' files, and nothing else: volumes are removed with all that pods have put into them.
     addCapabilities: [CHOWN, DAC_OVERRIDE, FOWNER, FSETID, MKNOD, SETFCAP]
 node:
+  topology: {}
   driver:
     args:
     - --drivername={{ .Values.driver.name }}

@@ -155,12 +155,17 @@ func (s *starter) nodeSocket(d driver, node string) string {
 	return s.dir.NodeSocket(node, d.process(driverNode, ""))
 }
 
-// stateDir is the directory of a process: all processes of a split driver share one.
+// ownStateDir is the directory of a process alone.
+func (s *starter) ownStateDir(d driver, node string) string {
+	return filepath.Join(s.dir.DriverState(d.suffix), node)
+}
+
+// stateDir is what {statedir} is replaced by: all processes of a split driver share one, as those of the reference driver do.
 func (s *starter) stateDir(d driver, node string) string {
 	if d.split() {
 		return s.dir.DriverState(d.suffix)
 	}
-	return filepath.Join(s.dir.DriverState(d.suffix), node)
+	return s.ownStateDir(d, node)
 }
 
 // controllerSpec runs the driver for the cluster.
@@ -185,13 +190,13 @@ func (s *starter) driverSpec(d driver, name, socket, mode, node string) proc.Spe
 			args = append(args, "--enable-attach=true", "--enable-controller-modify-volume=true")
 		}
 	}
-	endpoint, state := "unix://"+socket, s.stateDir(d, node)
-	values := strings.NewReplacer("{endpoint}", endpoint, "{statedir}", state, "{v}", strconv.Itoa(s.options.Verbosity), "{mode}", mode, "{node}", node)
+	endpoint := "unix://" + socket
+	values := strings.NewReplacer("{endpoint}", endpoint, "{statedir}", s.stateDir(d, node), "{v}", strconv.Itoa(s.options.Verbosity), "{mode}", mode, "{node}", node)
 	for i := range args { // a path may have spaces
 		args[i] = values.Replace(args[i])
 	}
 	return proc.Spec{
 		Name: name, Path: path, Args: args, Log: s.dir.Log(name), Ready: socketReady(socket),
-		Env: []string{"CSI_ENDPOINT=" + endpoint, "NODE_ID=" + node, "NODE_NAME=" + node, "KUBE_NODE_NAME=" + node, "STATE_DIR=" + state, "KUBELET_DIR=" + s.dir.Node(node)},
+		Env: []string{"CSI_ENDPOINT=" + endpoint, "NODE_ID=" + node, "NODE_NAME=" + node, "KUBE_NODE_NAME=" + node, "STATE_DIR=" + s.ownStateDir(d, node), "KUBELET_DIR=" + s.dir.Node(node)},
 	}
 }

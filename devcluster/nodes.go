@@ -70,7 +70,7 @@ func (s *starter) agentSpec(p *plane.Plane, a agent, drivers []driver) (proc.Spe
 	}
 	for _, d := range drivers {
 		if s.options.inAgent(d) {
-			component, args = nodesWithDriver, append(args, "--driver-statedir="+s.stateDir(d, ""))
+			component, args = nodesWithDriver, append(args, "--driver-statedir="+s.dir.DriverState(d.suffix))
 		}
 	}
 	var kubeconfig string

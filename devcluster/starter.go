@@ -173,7 +173,7 @@ func (s *starter) firstSpecs(d driver) ([]proc.Spec, error) {
 		specs, dirs = append(specs, s.controllerSpec(d)), append(dirs, s.stateDir(d, ""))
 	} else {
 		for _, node := range nodes {
-			specs, dirs = append(specs, s.nodeSpec(d, node)), append(dirs, filepath.Dir(s.nodeSocket(d, node)), s.stateDir(d, node))
+			specs, dirs = append(specs, s.nodeSpec(d, node)), append(dirs, filepath.Dir(s.nodeSocket(d, node)), s.ownStateDir(d, node))
 		}
 		if err := os.Symlink(s.nodeSocket(d, nodes[0]), s.dir.ControllerSocket(d.suffix)); err != nil {
 			return nil, fmt.Errorf("link the socket of the driver's controller side: %w", err)

@@ -235,6 +235,11 @@ func TestDriverWithModes(t *testing.T) {
 	if diff := cmp.Diff(want, s.nodeSpec(d, "node-1").Args); diff != "" {
 		t.Error(diff)
 	}
+	for spec, own := range map[string]string{"node-1": s.nodeSpec(d, "node-1").Env[4], "controller": s.controllerSpec(d).Env[4]} {
+		if want := "STATE_DIR=" + filepath.Join(s.dir.DriverState(""), spec); own != want { // a driver that reads it runs on several nodes
+			t.Errorf("%s has %s, want %s", spec, own, want)
+		}
+	}
 	want = []string{"-e", "unix://" + s.dir.ControllerSocket(""), "--controller=true", "--name=controller", "--state=" + s.dir.DriverState("") + "/controller", "-v=5"}
 	if diff := cmp.Diff(want, s.controllerSpec(d).Args); diff != "" {
 		t.Error(diff)

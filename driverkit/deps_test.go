@@ -1,6 +1,7 @@
 package driverkit_test
 
 import (
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -71,6 +72,20 @@ func TestIndependence(t *testing.T) {
 			if ours && !slices.Contains(others, own) || strings.HasPrefix(link, "google.golang.org/grpc") {
 				t.Errorf("package %s links %s", pkg, link)
 			}
+		}
+	}
+}
+
+// TestOtherSystems: the controller's half of a driver is developed on other systems than Linux, too. It compiles all dependencies once more.
+func TestOtherSystems(t *testing.T) {
+	if os.Getenv("LONGSHORE_EXHAUSTIVE") == "" {
+		t.Skip("takes minutes: set LONGSHORE_EXHAUSTIVE")
+	}
+	for _, system := range []string{"darwin", "windows"} {
+		cmd := exec.CommandContext(t.Context(), "go", "build", ".", "./filesystem", "./mount", "./state")
+		cmd.Env = append(os.Environ(), "GOOS="+system, "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%s: %v: %s", system, err, out)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"k8s.io/klog/v2"
 
@@ -165,5 +166,45 @@ func TestStorageHealth(t *testing.T) {
 	announced, err := b.NodeGetCapabilities(ctxOf(t), &csi.NodeGetCapabilitiesRequest{})
 	if err != nil || !strings.Contains(announced.String(), "GET_STORAGE_HEALTH") {
 		t.Errorf("capabilities %v, %v, want GET_STORAGE_HEALTH", announced, err)
+	}
+}
+
+// TestUnpublishOnAFullDisk: the record cannot be replaced, and pods end all the same; what is unmounted in memory is so for the next calls.
+func TestUnpublishOnAFullDisk(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("a file system of its own needs root")
+	}
+	b := prepareBench(t, nil)
+	if err := errors.Join(os.Mkdir(b.path("state"), 0o700), unix.Mount("full", b.path("state"), "tmpfs", 0, "size=1m")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		b.stop()
+		if err := unix.Unmount(b.path("state"), 0); err != nil {
+			t.Error(err)
+		}
+	})
+	b.start(b.array)
+	v := b.create("pvc-1")
+	wantCode(t, "stage", b.stage(v), codes.OK)
+	wantCode(t, "publish", b.publish(v, "pod-1"), codes.OK)
+	file, err := os.Create(b.path("state/ballast"))
+	for err == nil {
+		_, err = file.Write(make([]byte, 4096))
+	}
+	if !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("fill the disk: %v", errors.Join(err, file.Close()))
+	}
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, "unpublish", b.unpublish(v, "pod-1"), codes.OK)
+	wantCode(t, "unpublish again", b.unpublish(v, "pod-1"), codes.OK)
+	if at := b.mounts.At(b.path("pod-1")); at != nil {
+		t.Errorf("still mounted: %+v", at)
+	}
+	wantCode(t, "unstage", b.unstage(v), codes.OK)
+	if left := b.records(); left != 0 {
+		t.Errorf("%d records are left", left)
 	}
 }

@@ -101,28 +101,15 @@ type server struct {
 }
 
 // open makes the services. The server is to be closed after an error, too.
-func (s *server) open(ctx context.Context) (err error) {
+func (s *server) open(ctx context.Context) error {
 	s.identity = &identity{kit: s.kit}
 	if s.Options.node() {
-		if err := s.checkNode(); err != nil {
+		if err := s.openNode(ctx); err != nil {
 			return err
-		}
-		if s.lock, err = state.Acquire(filepath.Join(s.StateDir, "lock"), "node "+s.NodeID); err != nil {
-			return err
-		}
-		s.node = &node{kit: s.kit}
-		if s.node.journal, err = openJournal(ctx, s.StateDir); err != nil {
-			return fmt.Errorf("open the journal in %s: %w", s.StateDir, err)
 		}
 	}
 	if s.Options.controller() && s.hasController() {
-		s.controller = &controller{kit: s.kit}
-		if s.driver.GroupSnapshotter != nil {
-			s.group = &group{controller: s.controller}
-		}
-		if s.driver.Blocks != nil {
-			s.metadata = &metadata{blocks: s.driver.Blocks}
-		}
+		s.openController()
 	}
 	if s.ControllerServices != nil {
 		s.ControllerServices(s.registerController)
@@ -136,6 +123,30 @@ func (s *server) open(ctx context.Context) (err error) {
 		s.node.collectInline(ctx)
 	}
 	return nil
+}
+
+func (s *server) openNode(ctx context.Context) (err error) {
+	if err := s.checkNode(); err != nil {
+		return err
+	}
+	if s.lock, err = state.Acquire(filepath.Join(s.StateDir, "lock"), "node "+s.NodeID); err != nil {
+		return err
+	}
+	s.node = &node{kit: s.kit}
+	if s.node.journal, err = openJournal(ctx, s.StateDir); err != nil {
+		return fmt.Errorf("open the journal in %s: %w", s.StateDir, err)
+	}
+	return nil
+}
+
+func (s *server) openController() {
+	s.controller = &controller{kit: s.kit}
+	if s.driver.GroupSnapshotter != nil {
+		s.group = &group{controller: s.controller}
+	}
+	if s.driver.Blocks != nil {
+		s.metadata = &metadata{blocks: s.driver.Blocks}
+	}
 }
 
 // close waits for work in the background, and releases the state directory. Where work goes on, the end of the process releases it: a check must not have company from the next one.

@@ -4,6 +4,7 @@ package apitest
 import (
 	"fmt"
 	"go/ast"
+	"go/build"
 	"go/doc"
 	"go/parser"
 	"go/printer"
@@ -60,7 +61,8 @@ func (a *apiOf) write() {
 	}
 	var files []*ast.File
 	for _, path := range paths {
-		if strings.HasSuffix(path, "_test.go") {
+		// Of files for other systems there is another one for this.
+		if matches, err := build.Default.MatchFile(a.dir, filepath.Base(path)); err != nil || !matches || strings.HasSuffix(path, "_test.go") {
 			continue
 		}
 		file, err := parser.ParseFile(a.fset, path, nil, parser.ParseComments)

@@ -35,7 +35,7 @@ func (c *controller) addCondition(ctx context.Context, answer proto.Message, id 
 	}
 	found, err := c.driver.VolumeHealth(ctx, &HealthRequest{ID: id})
 	if err == nil {
-		setCondition(answer, found.Conditions)
+		setCondition(answer, valueOf(found).Conditions)
 	}
 	return err
 }

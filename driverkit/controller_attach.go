@@ -84,7 +84,7 @@ func (c *controller) ControllerPublishVolume(ctx context.Context, req *csi.Contr
 		if err != nil {
 			return nil, uncertain(err)
 		}
-		return &csi.ControllerPublishVolumeResponse{PublishContext: attached.PublishContext}, nil
+		return &csi.ControllerPublishVolumeResponse{PublishContext: valueOf(attached).PublishContext}, nil
 	})
 }
 

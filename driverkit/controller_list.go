@@ -24,13 +24,6 @@ type Page[T any] struct {
 	Entries []T
 }
 
-func (p *Page[T]) entries() []T {
-	if p == nil {
-		return nil
-	}
-	return p.Entries
-}
-
 // ListVolumes returns a page of the volumes, sorted by id. A volume that exists while all pages are read is in exactly one of them
 // (CSI v1.13, "ListVolumes").
 func (c *controller) ListVolumes(ctx context.Context, req *csi.ListVolumesRequest) (*csi.ListVolumesResponse, error) {
@@ -93,11 +86,12 @@ func page[T any](limit int, list func(limit int) (*Page[T], error), id func(T) s
 		limit = mostEntries
 	}
 	found, err := list(limit + 1) // One more says whether there is a following page.
-	if err != nil || len(found.Entries) <= limit {
-		return found.entries(), "", err
+	entries = valueOf(found).Entries
+	if err != nil || len(entries) <= limit {
+		return entries, "", err
 	}
-	last := id(found.Entries[limit-1])
-	return found.Entries[:limit], base64.RawURLEncoding.EncodeToString([]byte(tokenPrefix + last)), nil
+	last := id(entries[limit-1])
+	return entries[:limit], base64.RawURLEncoding.EncodeToString([]byte(tokenPrefix + last)), nil
 }
 
 // PageOf returns the entries whose id is greater than after, sorted by id, at most limit of them; limit 0 means all. It is for a storage

@@ -25,7 +25,7 @@ import (
 // Errors wrap one of this package's, or have a gRPC status. Any other error is INTERNAL, or, of a function that makes something, ABORTED: what was asked for may exist, and the CO repeats the same request until
 // it has an answer. See Final.
 //
-// A result is a struct, so that it can have more fields later; functions that undo or check something have none.
+// A result is a struct, so that it can have more fields later; nil is one with nothing in it. Functions that undo or check something have none.
 type Driver struct {
 	// Provisioner creates and deletes volumes. Without it all volumes are made by administrators, or are inline ones.
 	Provisioner Provisioner

@@ -65,7 +65,7 @@ func (c *controller) ControllerGetVolumeHealth(ctx context.Context, req *csi.Con
 		if err != nil {
 			return nil, err
 		}
-		return &csi.ControllerGetVolumeHealthResponse{VolumeHealth: healthOf(req.GetVolumeId(), found.Conditions)}, nil
+		return &csi.ControllerGetVolumeHealthResponse{VolumeHealth: healthOf(req.GetVolumeId(), valueOf(found).Conditions)}, nil
 	})
 }
 
@@ -91,7 +91,7 @@ func (c *controller) listSick(ctx context.Context, after string, limit int, secr
 	sick := &Page[*csi.VolumeHealth]{}
 	for {
 		volumes, err := c.driver.List(ctx, &ListRequest{After: after, Limit: healthBatch})
-		if err := errors.Join(err, ctx.Err()); err != nil || len(volumes.Entries) == 0 {
+		if err := errors.Join(err, ctx.Err()); err != nil || len(valueOf(volumes).Entries) == 0 {
 			return sick, err
 		}
 		for _, v := range volumes.Entries {
@@ -99,8 +99,8 @@ func (c *controller) listSick(ctx context.Context, after string, limit int, secr
 			if err != nil && !isNotFound(err) { // It may have been deleted since.
 				return nil, err
 			}
-			if err == nil && len(found.Conditions) > 0 {
-				sick.Entries = append(sick.Entries, healthOf(v.ID, found.Conditions))
+			if conditions := valueOf(found).Conditions; err == nil && len(conditions) > 0 {
+				sick.Entries = append(sick.Entries, healthOf(v.ID, conditions))
 			}
 			if limit > 0 && len(sick.Entries) == limit {
 				return sick, nil
@@ -130,7 +130,7 @@ func (n *node) health(ctx context.Context, req *HealthRequest) ([]Condition, err
 		if err != nil {
 			return nil, err
 		}
-		conditions = slices.Clone(reported.Conditions)
+		conditions = slices.Clone(valueOf(reported).Conditions)
 	} else if known.Stage == nil && len(known.Targets) == 0 {
 		return nil, fmt.Errorf("volume %q on this node: %w", req.ID, ErrNotFound)
 	}
@@ -178,7 +178,7 @@ func (n *node) NodeGetStorageHealth(ctx context.Context, req *csi.NodeGetStorage
 			return nil, err
 		}
 		answer := &csi.NodeGetStorageHealthResponse{}
-		for _, c := range found.Conditions {
+		for _, c := range valueOf(found).Conditions {
 			answer.BackendHealth = append(answer.BackendHealth, &csi.NodeGetStorageHealthResponse_StorageBackendHealth{
 				Status: c.Severity.ofStorage(), Reason: c.Reason, Message: Secrets(req.GetSecrets()).remove(c.Message),
 			})

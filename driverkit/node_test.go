@@ -1101,6 +1101,42 @@ func TestStagedOptions(t *testing.T) {
 	}
 }
 
+// empty is a driver that returns nothing where it has nothing to say.
+type empty struct{ *testarray.Array }
+
+func (empty) List(context.Context, *driverkit.ListRequest) (*driverkit.Page[*driverkit.Volume], error) {
+	return nil, nil //nolint:nilnil // what is tested
+}
+
+func (empty) VolumeHealth(context.Context, *driverkit.HealthRequest) (*driverkit.Health, error) {
+	return nil, nil //nolint:nilnil // what is tested
+}
+
+func (empty) ExpandOnNode(context.Context, *driverkit.NodeExpandRequest) (*driverkit.NodeExpanded, error) {
+	return nil, nil //nolint:nilnil // what is tested
+}
+
+func (e empty) Attach(ctx context.Context, req *driverkit.AttachRequest) (*driverkit.Attached, error) {
+	_, err := e.Array.Attach(ctx, req)
+	return nil, err
+}
+
+// TestNothingReturned takes a result that is nil for one that has nothing in it.
+func TestNothingReturned(t *testing.T) {
+	b := prepareBench(t, func(o *driverkit.Options) { o.VolumeCondition = true })
+	b.start(empty{b.array})
+	v := b.create("pvc-1")
+	_, err := b.ControllerPublishVolume(ctxOf(t), &csi.ControllerPublishVolumeRequest{VolumeId: v.GetVolumeId(), NodeId: "node-1", VolumeCapability: mountCapability()})
+	wantCode(t, "attach", err, codes.OK)
+	wantCode(t, "stage", b.stage(v), codes.OK)
+	wantCode(t, "list", lastError(b.ListVolumes(ctxOf(t), &csi.ListVolumesRequest{})), codes.OK)
+	wantCode(t, "get", lastError(b.ControllerGetVolume(ctxOf(t), &csi.ControllerGetVolumeRequest{VolumeId: v.GetVolumeId()})), codes.OK)
+	wantCode(t, "health", lastError(b.ControllerGetVolumeHealth(ctxOf(t), &csi.ControllerGetVolumeHealthRequest{VolumeId: v.GetVolumeId()})), codes.OK)
+	wantCode(t, "health of all", lastError(b.ControllerListVolumeHealth(ctxOf(t), &csi.ControllerListVolumeHealthRequest{})), codes.OK)
+	wantCode(t, "health on the node", lastError(b.NodeGetVolumeHealth(ctxOf(t), &csi.NodeGetVolumeHealthRequest{VolumeId: v.GetVolumeId()})), codes.OK)
+	wantCode(t, "expand on the node", lastError(b.NodeExpandVolume(ctxOf(t), &csi.NodeExpandVolumeRequest{VolumeId: v.GetVolumeId(), VolumePath: b.path("staging")})), codes.OK)
+}
+
 // formatting is a driver that knows how its file systems are made and mounted.
 type formatting struct{ *testarray.Array }
 

@@ -130,6 +130,14 @@ type kit struct {
 	started atomic.Bool
 }
 
+// valueOf is what a function of a driver has returned: nothing in it where it has returned nil.
+func valueOf[T any](result *T) (value T) {
+	if result != nil {
+		value = *result
+	}
+	return value
+}
+
 // at is a fault point of the call that ctx belongs to.
 func (k *kit) at(ctx context.Context, point string) {
 	if k.FaultPoint != nil {

@@ -67,10 +67,11 @@ func (n *node) sourceOf(ctx context.Context, s *stage, want *target, req *StageR
 	if err != nil {
 		return "", err
 	}
-	if !filepath.IsAbs(second.Device) {
-		return "", fmt.Errorf("read-only device: the driver returned %q: must be an absolute path", second.Device)
+	device := valueOf(second).Device
+	if !filepath.IsAbs(device) {
+		return "", fmt.Errorf("read-only device: the driver returned %q: must be an absolute path", device)
 	}
-	return second.Device, nil
+	return device, nil
 }
 
 // needsReadOnlyDevice reports whether the device of the stage can be written, and the target must not.
@@ -340,7 +341,7 @@ func (n *node) expand(ctx context.Context, req *NodeExpandRequest) (size int64, 
 		if err != nil {
 			return 0, err
 		}
-		size = expanded.Size
+		size = valueOf(expanded).Size
 	}
 	n.at(ctx, "expanded")
 	if s.Staged.Device == "" || s.Capability.Block || s.readOnly() {

@@ -72,7 +72,7 @@ func killAtRandom(t *testing.T, seed uint64) {
 	defer cancel()
 	fastRetry := backoff.Config{BaseDelay: time.Millisecond, Multiplier: 1.5, MaxDelay: 20 * time.Millisecond}
 	conn, err := grpc.NewClient("unix://"+m.path("csi.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: fastRetry}))
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: fastRetry, MinConnectTimeout: time.Minute}))
 	m.must(nil, err)
 	defer conn.Close() // test
 

@@ -93,7 +93,7 @@ func (m *machine) start(o Options, dial ...grpc.DialOption) *process {
 	go func() { p.done <- Run(ctx, o) }()
 	fastRetry := backoff.Config{BaseDelay: time.Millisecond, Multiplier: 1.5, MaxDelay: 20 * time.Millisecond}
 	conn, err := grpc.NewClient(o.Endpoint, append(dial, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: fastRetry}))...)
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: fastRetry, MinConnectTimeout: time.Minute}))...)
 	if err != nil {
 		m.t.Fatal(err)
 	}

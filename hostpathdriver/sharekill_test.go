@@ -33,7 +33,7 @@ func killOneOfTwo(t *testing.T, seed uint64) {
 	for i, name := range []string{"a", "b"} {
 		fastRetry := backoff.Config{BaseDelay: time.Millisecond, Multiplier: 1.5, MaxDelay: 20 * time.Millisecond}
 		conn, err := grpc.NewClient("unix://"+m.path(name+".sock"), grpc.WithTransportCredentials(insecure.NewCredentials()),
-			grpc.WithConnectParams(grpc.ConnectParams{Backoff: fastRetry}))
+			grpc.WithConnectParams(grpc.ConnectParams{Backoff: fastRetry, MinConnectTimeout: time.Minute}))
 		m.must(nil, err)
 		defer conn.Close() // test
 		p.clients[i] = csi.NewControllerClient(conn)

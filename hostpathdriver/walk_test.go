@@ -146,7 +146,7 @@ func (w *walker) launch(at int) {
 	}(w.child)
 	fastRetry := backoff.Config{BaseDelay: time.Millisecond, Multiplier: 1.5, MaxDelay: 20 * time.Millisecond}
 	conn, err := grpc.NewClient(w.options.Endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: fastRetry}), grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: fastRetry, MinConnectTimeout: time.Minute}), grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
 	w.must(nil, err)
 	w.t.Cleanup(func() {
 		_ = w.child == nil || w.child.Process.Kill() == nil // only when the test has failed it lives

@@ -1035,7 +1035,7 @@ func TestSELinuxContext(t *testing.T) {
 	wantCode(t, "stage a directory", err, codes.InvalidArgument)
 }
 
-// renewing is a driver that is told of new tokens.
+// renewing is a driver that notes repeated publications.
 type renewing struct {
 	*testarray.Array
 	requests *[]driverkit.StageRequest
@@ -1072,7 +1072,7 @@ func TestRepublish(t *testing.T) {
 	}
 	publish("second-token")
 	if len(requests) != 2 || requests[0].Path != staged.GetTargetPath() || requests[1].Path != inline.GetTargetPath() {
-		t.Fatalf("the driver was told %+v, want both targets", requests)
+		t.Fatalf("the driver was called with %+v, want both targets", requests)
 	}
 	for _, req := range requests {
 		if token := req.Tokens["vault"]; token.Value != "second-token" || token.Expires.Year() != 2030 {

@@ -95,7 +95,7 @@ func detach(ctx context.Context, file string, readOnly bool) error {
 	for {
 		found, err := devices(ctx, file, readOnly)
 		for _, d := range found {
-			if !d.leaving { // A device that goes by itself may be that of another file by now.
+			if !d.leaving { // One that is leaving may have gone since, and its name may be that of a device of another file.
 				_, detachErr := losetup(ctx, "--detach", d.path)
 				err = errors.Join(err, detachErr)
 			}

@@ -50,6 +50,9 @@ spec:
       annotations: {{- include "csi-driver-lib.podAnnotations" . | nindent 8 }}
     spec:
       {{- include "csi-driver-lib.pod" (list . "node") | nindent 6 }}
+      {{- if .Values.provisionOnNodes }}
+      terminationGracePeriodSeconds: {{ .Values.controller.terminationGracePeriodSeconds }}
+      {{- end }}
       securityContext:
         seccompProfile: {type: RuntimeDefault}
       containers:

@@ -86,6 +86,9 @@ type Driver struct {
 	// Usage measures a volume on this node, for a driver that knows better than the file system at its path how much of it is used: that of volumes that are directories of one file system. nil leaves it to the
 	// kit, which asks the file system, or the device for its size (CSI v1.13, "NodeGetVolumeStats").
 	Usage func(ctx context.Context, req *UsageRequest) (*filesystem.Usage, error)
+	// Unmount unmounts what Stage has mounted itself, Staged.Mounted, such as a network file system whose server may be gone, which needs force. It is called before Unstage for a path at which something is
+	// mounted, and again if it fails. Without it the kit unmounts, never by force or lazily.
+	Unmount func(ctx context.Context, req *MountRequest) error
 	// OwnsMount reports whether the mount at a path shows the volume; false for a volume that does not exist. The kit asks before it unmounts at a path that its journal does not know for the volume, and
 	// refuses with FAILED_PRECONDITION to unmount what is not the volume's. Without it the kit takes the CO's word, and unmounts: the journal may be lost, or another driver may have mounted the volume.
 	OwnsMount func(ctx context.Context, req *MountRequest) (bool, error)
@@ -316,7 +319,7 @@ type UsageRequest struct {
 	Staged Staged
 }
 
-// MountRequest asks whose a mount is.
+// MountRequest is about a mount.
 type MountRequest struct {
 	// ID is Volume.ID of Create, or any other text.
 	ID string

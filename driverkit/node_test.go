@@ -612,6 +612,41 @@ func TestPublishOnly(t *testing.T) {
 	}
 }
 
+// forceful is a share that is unmounted by force, at the second attempt.
+type forceful struct {
+	share
+	asked *[]driverkit.MountRequest
+}
+
+func (f forceful) Unmount(ctx context.Context, req *driverkit.MountRequest) error {
+	if *f.asked = append(*f.asked, *req); len(*f.asked) == 1 {
+		return fmt.Errorf("the server is gone: %w", driverkit.ErrUnavailable)
+	}
+	return f.mounts.Unmount(ctx, req.Path)
+}
+
+// TestUnmount has the driver unmount what it has mounted itself, once it is mounted.
+func TestUnmount(t *testing.T) {
+	b := prepareBench(t, nil)
+	var asked []driverkit.MountRequest
+	b.start(forceful{share{b.array, b.mounts, false}, &asked})
+	v := b.create("pvc-1")
+	wantCode(t, "stage", b.stage(v), codes.OK)
+	wantCode(t, "publish", b.publish(v, "pod-1"), codes.OK)
+	wantCode(t, "unpublish a bind mount", b.unpublish(v, "pod-1"), codes.OK)
+	if len(asked) != 0 {
+		t.Errorf("the driver was asked to unmount %+v, which the kit has mounted", asked)
+	}
+	wantCode(t, "unstage while the server is gone", b.unstage(v), codes.Unavailable)
+	for range 2 {
+		wantCode(t, "unstage", b.unstage(v), codes.OK)
+	}
+	want := driverkit.MountRequest{ID: v.GetVolumeId(), Path: b.path("staging")}
+	if len(asked) != 2 || asked[1] != want {
+		t.Errorf("the driver was asked to unmount %+v, want twice %+v", asked, want)
+	}
+}
+
 // TestStateDirLocked refuses a second driver with the same state directory.
 func TestStateDirLocked(t *testing.T) {
 	b := newBench(t, nil)

@@ -280,7 +280,7 @@ func (n *node) undo(ctx context.Context, id string, s *stage, cause error, forge
 	defer cancel()
 	err := n.join(ctx, id, s)
 	if err == nil && !errors.Is(cause, mount.ErrOccupied) { // The mount that is in the way is not this one.
-		err = mount.UnmountAll(ctx, n.Mounter, s.Path)
+		err = n.unmount(ctx, id, s)
 	}
 	if err == nil {
 		err = n.unstageDriver(ctx, id, s)
@@ -311,11 +311,25 @@ func (n *node) release(ctx context.Context, id string, s *stage) error {
 	if err := n.join(ctx, id, s); err != nil {
 		return err
 	}
-	if err := mount.UnmountAll(ctx, n.Mounter, s.Path); err != nil {
+	if err := n.unmount(ctx, id, s); err != nil {
 		return err
 	}
 	n.at(ctx, "unmounted")
 	return n.unstageDriver(ctx, id, s)
+}
+
+// unmount undoes all mounts at the path of a stage. One that the driver has made itself is the driver's to unmount, if it has a way of its own.
+func (n *node) unmount(ctx context.Context, id string, s *stage) error {
+	if n.driver.Unmount != nil && (s.Staged == nil || s.Staged.Mounted) {
+		mounted, err := n.Mounter.Mounted(ctx, s.Path)
+		if err == nil && mounted {
+			err = n.driver.Unmount(ctx, &MountRequest{ID: id, Path: s.Path})
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return mount.UnmountAll(ctx, n.Mounter, s.Path)
 }
 
 // unstageDriver has the driver undo a stage, of which nothing is mounted any more.

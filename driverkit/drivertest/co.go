@@ -3,7 +3,7 @@ package drivertest
 import (
 	"context"
 	"maps"
-	"slices"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 )
@@ -16,14 +16,18 @@ type co struct {
 
 	controller csi.ControllerClient
 	node       csi.NodeClient
-	// attaches and stages say what the driver announces.
-	attaches, stages bool
+	// announced and ofNode are the capabilities of the controller and of the node.
+	announced map[csi.ControllerServiceCapability_RPC_Type]bool
+	ofNode    map[csi.NodeServiceCapability_RPC_Type]bool
 	// topology is that of the node.
 	topology *csi.Topology
 
-	volume                        string
+	volume, snapshot, restored    string
 	volumeContext, publishContext map[string]string
 }
+
+// expanded is the size in bytes that a volume is expanded to; it is created with half of it.
+const expanded = 8 << 20
 
 // connect reads what a CO reads of a driver first.
 func (c *co) connect(ctx context.Context, conn connection) error {
@@ -32,16 +36,17 @@ func (c *co) connect(ctx context.Context, conn connection) error {
 	if err != nil {
 		return err
 	}
-	c.attaches = slices.ContainsFunc(controller.GetCapabilities(), func(one *csi.ControllerServiceCapability) bool {
-		return one.GetRpc().GetType() == csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME
-	})
+	c.announced, c.ofNode = map[csi.ControllerServiceCapability_RPC_Type]bool{}, map[csi.NodeServiceCapability_RPC_Type]bool{}
+	for _, one := range controller.GetCapabilities() {
+		c.announced[one.GetRpc().GetType()] = true
+	}
 	node, err := c.node.NodeGetCapabilities(ctx, &csi.NodeGetCapabilitiesRequest{})
 	if err != nil {
 		return err
 	}
-	c.stages = slices.ContainsFunc(node.GetCapabilities(), func(one *csi.NodeServiceCapability) bool {
-		return one.GetRpc().GetType() == csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME
-	})
+	for _, one := range node.GetCapabilities() {
+		c.ofNode[one.GetRpc().GetType()] = true
+	}
 	info, err := c.node.NodeGetInfo(ctx, &csi.NodeGetInfoRequest{})
 	c.topology = info.GetAccessibleTopology()
 	return err
@@ -57,11 +62,18 @@ func (c *co) calls() map[string]func(context.Context) error {
 		"publishReadOnly":   func(ctx context.Context) error { return c.publish(ctx, c.readOnly, true) },
 		"publishInline":     c.publishInline,
 		"stats":             c.stats,
+		"snapshot":          c.createSnapshot,
+		"restore":           c.restore,
+		"expand":            c.expand,
+		"expandOnNode":      c.expandOnNode,
+		"modify":            c.modify,
 		"unpublish":         func(ctx context.Context) error { return c.unpublish(ctx, c.target) },
 		"unpublishReadOnly": func(ctx context.Context) error { return c.unpublish(ctx, c.readOnly) },
 		"unstage":           c.unstage,
 		"detach":            c.detach,
-		"delete":            c.delete,
+		"deleteRestored":    func(ctx context.Context) error { return c.delete(ctx, c.restored) },
+		"deleteSnapshot":    c.deleteSnapshot,
+		"delete":            func(ctx context.Context) error { return c.delete(ctx, c.volume) },
 	}
 }
 
@@ -77,22 +89,99 @@ func (c *co) capability() *csi.VolumeCapability {
 }
 
 func (c *co) create(ctx context.Context) error {
-	req := &csi.CreateVolumeRequest{
-		Name: "walk", CapacityRange: &csi.CapacityRange{RequiredBytes: 4 << 20}, VolumeCapabilities: []*csi.VolumeCapability{c.capability()},
-		Parameters: c.s.parameters, Secrets: c.s.secrets,
-	}
-	if c.topology != nil {
-		req.AccessibilityRequirements = &csi.TopologyRequirement{Requisite: []*csi.Topology{c.topology}, Preferred: []*csi.Topology{c.topology}}
-	}
-	created, err := c.controller.CreateVolume(ctx, req)
+	created, err := c.controller.CreateVolume(ctx, c.createRequest("walk", expanded/2))
 	if err == nil {
 		c.volume, c.volumeContext = created.GetVolume().GetVolumeId(), created.GetVolume().GetVolumeContext()
 	}
 	return err
 }
 
+func (c *co) createRequest(name string, size int64) *csi.CreateVolumeRequest {
+	req := &csi.CreateVolumeRequest{
+		Name: name, CapacityRange: &csi.CapacityRange{RequiredBytes: size}, VolumeCapabilities: []*csi.VolumeCapability{c.capability()},
+		Parameters: c.s.parameters, Secrets: c.s.secrets,
+	}
+	if c.topology != nil {
+		req.AccessibilityRequirements = &csi.TopologyRequirement{Requisite: []*csi.Topology{c.topology}, Preferred: []*csi.Topology{c.topology}}
+	}
+	return req
+}
+
+// createSnapshot makes a snapshot, and repeats the call until it is ready.
+func (c *co) createSnapshot(ctx context.Context) error {
+	if !c.announced[csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT] {
+		return nil
+	}
+	for {
+		made, err := c.controller.CreateSnapshot(ctx, &csi.CreateSnapshotRequest{Name: "walk", SourceVolumeId: c.volume, Secrets: c.s.secrets})
+		if err != nil {
+			return err
+		}
+		if c.snapshot = made.GetSnapshot().GetSnapshotId(); made.GetSnapshot().GetReadyToUse() {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// restore makes a volume of the snapshot.
+func (c *co) restore(ctx context.Context) error {
+	if c.snapshot == "" {
+		return nil
+	}
+	req := c.createRequest("walk-restored", expanded)
+	req.VolumeContentSource = &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
+		Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: c.snapshot},
+	}}
+	created, err := c.controller.CreateVolume(ctx, req)
+	if err == nil {
+		c.restored = created.GetVolume().GetVolumeId()
+	}
+	return err
+}
+
+func (c *co) deleteSnapshot(ctx context.Context) error {
+	if c.snapshot == "" {
+		return nil
+	}
+	_, err := c.controller.DeleteSnapshot(ctx, &csi.DeleteSnapshotRequest{SnapshotId: c.snapshot, Secrets: c.s.secrets})
+	return err
+}
+
+func (c *co) expand(ctx context.Context) error {
+	if !c.announced[csi.ControllerServiceCapability_RPC_EXPAND_VOLUME] {
+		return nil
+	}
+	_, err := c.controller.ControllerExpandVolume(ctx, &csi.ControllerExpandVolumeRequest{
+		VolumeId: c.volume, CapacityRange: &csi.CapacityRange{RequiredBytes: expanded}, VolumeCapability: c.capability(), Secrets: c.s.secrets,
+	})
+	return err
+}
+
+func (c *co) expandOnNode(ctx context.Context) error {
+	if !c.ofNode[csi.NodeServiceCapability_RPC_EXPAND_VOLUME] {
+		return nil
+	}
+	_, err := c.node.NodeExpandVolume(ctx, &csi.NodeExpandVolumeRequest{
+		VolumeId: c.volume, VolumePath: c.target, StagingTargetPath: c.staging, CapacityRange: &csi.CapacityRange{RequiredBytes: expanded}, VolumeCapability: c.capability(), Secrets: c.s.secrets,
+	})
+	return err
+}
+
+func (c *co) modify(ctx context.Context) error {
+	if len(c.s.mutable) == 0 {
+		return nil
+	}
+	_, err := c.controller.ControllerModifyVolume(ctx, &csi.ControllerModifyVolumeRequest{VolumeId: c.volume, MutableParameters: c.s.mutable, Secrets: c.s.secrets})
+	return err
+}
+
 func (c *co) attach(ctx context.Context) error {
-	if !c.attaches {
+	if !c.announced[csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME] {
 		return nil
 	}
 	attached, err := c.controller.ControllerPublishVolume(ctx, &csi.ControllerPublishVolumeRequest{
@@ -105,7 +194,7 @@ func (c *co) attach(ctx context.Context) error {
 }
 
 func (c *co) stage(ctx context.Context) error {
-	if !c.stages {
+	if !c.ofNode[csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME] {
 		return nil
 	}
 	_, err := c.node.NodeStageVolume(ctx, &csi.NodeStageVolumeRequest{
@@ -144,7 +233,7 @@ func (c *co) unpublish(ctx context.Context, target string) error {
 }
 
 func (c *co) unstage(ctx context.Context) error {
-	if !c.stages {
+	if !c.ofNode[csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME] {
 		return nil
 	}
 	_, err := c.node.NodeUnstageVolume(ctx, &csi.NodeUnstageVolumeRequest{VolumeId: c.volume, StagingTargetPath: c.staging})
@@ -152,14 +241,17 @@ func (c *co) unstage(ctx context.Context) error {
 }
 
 func (c *co) detach(ctx context.Context) error {
-	if !c.attaches {
+	if !c.announced[csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME] {
 		return nil
 	}
 	_, err := c.controller.ControllerUnpublishVolume(ctx, &csi.ControllerUnpublishVolumeRequest{VolumeId: c.volume, NodeId: NodeID, Secrets: c.s.secrets})
 	return err
 }
 
-func (c *co) delete(ctx context.Context) error {
-	_, err := c.controller.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: c.volume, Secrets: c.s.secrets})
+func (c *co) delete(ctx context.Context, volume string) error {
+	if volume == "" {
+		return nil
+	}
+	_, err := c.controller.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: volume, Secrets: c.s.secrets})
 	return err
 }

@@ -39,8 +39,10 @@ type settings struct {
 	new        New
 	parameters map[string]string
 	secrets    map[string]string
-	block      bool
-	volatile   bool
+	// mutable are mutable parameters; none leaves modification out.
+	mutable  map[string]string
+	block    bool
+	volatile bool
 	// inline are the attributes of inline volumes; nil leaves them out.
 	inline   map[string]string
 	noSanity bool

@@ -68,7 +68,7 @@ func TestArray(t *testing.T) {
 		o, d, err := array(t, dir)
 		o.TopologyKeys, o.Topology = slices.Sorted(maps.Keys(place())), place()
 		return o, d, err
-	}, Secrets(map[string]string{"password": "swordfish"}), Inline(map[string]string{"size": "4194304"}), OtherNode(otherNode))
+	}, Secrets(map[string]string{"password": "swordfish"}), Inline(map[string]string{"size": "4194304"}), Mutable(map[string]string{"iops": "7"}), OtherNode(otherNode))
 }
 
 // TestBlock walks with raw block volumes.
@@ -107,6 +107,7 @@ type (
 	keepsSnapshots struct{ *testarray.Array }
 	leaksSnapshots struct{ *testarray.Array }
 	twoCreations   struct{ *testarray.Array }
+	twoSnapshots   struct{ *testarray.Array }
 )
 
 func (b emptyCopies) Create(ctx context.Context, req *driverkit.CreateRequest) (*driverkit.Volume, error) {
@@ -184,6 +185,22 @@ func (b twoCreations) Create(ctx context.Context, req *driverkit.CreateRequest) 
 	}
 	driverkit.FaultPoint(ctx, "made")
 	return v, os.WriteFile(names, []byte(v.ID), 0o600)
+}
+
+// CreateSnapshot notes the name after the snapshot was made.
+func (b twoSnapshots) CreateSnapshot(ctx context.Context, req *driverkit.CreateSnapshotRequest) (*driverkit.Snapshot, error) {
+	names := b.Dir + "/.names-" + req.Name
+	if id, err := os.ReadFile(names); err == nil {
+		return b.GetSnapshot(ctx, &driverkit.GetSnapshotRequest{ID: string(id)})
+	}
+	other := *req
+	other.Name += fmt.Sprint(time.Now().UnixNano())
+	s, err := b.Array.CreateSnapshot(ctx, &other)
+	if err != nil {
+		return nil, err
+	}
+	driverkit.FaultPoint(ctx, "made")
+	return s, os.WriteFile(names, []byte(s.ID), 0o600)
 }
 
 func (b ignoresNames) Create(ctx context.Context, req *driverkit.CreateRequest) (*driverkit.Volume, error) {
@@ -273,6 +290,7 @@ func bugs() map[string]bug {
 		"KeepsSnapshots": {func(a *testarray.Array) any { return keepsSnapshots{a} }, "after its deletion: <nil>"},
 		"LeaksSnapshots": {func(a *testarray.Array) any { return leaksSnapshots{a} }, "left behind: snapshot"},
 		"TwoCreations":   {func(a *testarray.Array) any { return twoCreations{a} }, "left behind: volume"},
+		"TwoSnapshots":   {func(a *testarray.Array) any { return twoSnapshots{a} }, "left behind: snapshot"},
 		"ForgetsDevices": {func(a *testarray.Array) any { return forgetsDevices{a} }, "must have one of Device, Directory and Mounted"},
 	}
 }

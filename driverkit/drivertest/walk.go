@@ -33,15 +33,21 @@ const (
 // Volatile says that volumes do not survive a restart of the machine: the walk then restarts the driver alone.
 func Volatile() Setting { return func(s *settings) { s.volatile = true } }
 
-// walk lets a CO bring a volume from its creation to its deletion, with one fault per life: at each fault point, with each fate. The CO then retries
+// Mutable are mutable parameters that volumes can be given; the walk modifies its volume to have them.
+func Mutable(parameters map[string]string) Setting {
+	return func(s *settings) { s.mutable = parameters }
+}
+
+// walk lets a CO bring a volume from its creation to its deletion, with a snapshot of it, a volume restored from that, and an expansion, with one fault per life: at each fault point, with each fate. The CO then retries
 // its call, or gives the volume up. At the end nothing may be left.
 func (s *settings) walk(t *testing.T) {
 	p := path{
 		// The second publication must find what was written in the first.
-		forth: []string{"create", "attach", "stage", "publish", "stats", "unpublish", "unstage", "stage", "publish"}, back: []string{"unpublish", "unstage", "detach", "delete"}, last: "DeleteVolume:done",
+		forth: []string{"create", "attach", "stage", "publish", "stats", "snapshot", "expand", "expandOnNode", "modify", "unpublish", "unstage", "stage", "publish", "restore"},
+		back:  []string{"unpublish", "unstage", "detach", "deleteRestored", "deleteSnapshot", "delete"}, last: "DeleteVolume:done",
 	}
 	if s.block && s.servesReadOnlyDevices(t) {
-		p.forth[len(p.forth)-1] = "publishReadOnly"
+		p.forth[slices.Index(p.forth, "restore")-1] = "publishReadOnly"
 		p.back = append([]string{"unpublishReadOnly"}, p.back...)
 	}
 	s.walkOf(t, p)
@@ -200,7 +206,7 @@ func (l *life) lead(givesUp bool) {
 			continue
 		}
 		switch {
-		case givesUp && forth[i] != "create": // A CO does not know the volume before CreateVolume has answered.
+		case givesUp && !slices.Contains([]string{"create", "snapshot", "restore"}, forth[i]): // A CO does not know an object before the call that makes it has answered.
 			i = len(forth)
 		case l.f.fate == reboot && i > 0:
 			i = 0 // A restarted node stages and publishes again.

@@ -76,7 +76,7 @@ func takeOnce(ctx context.Context, path string) (Fingerprint, int64, error) {
 	if err := checkTracking(root, isTree); err != nil {
 		return Fingerprint{}, 0, err
 	}
-	w := &fingerprinter{digest: sha256.New()}
+	w := &fingerprinter{digest: sha256.New(), end: begin + int64(setBack)}
 	if isTree {
 		err = w.walk(ctx, root)
 	} else {
@@ -143,8 +143,14 @@ func checkTracking(file *os.File, isTree bool) error {
 type fingerprinter struct {
 	stack  stack
 	digest hash.Hash
-	newest int64 // time of the last change
+	newest int64 // time of the last change before end
+	// end is the time from which changes were made before the clock was set back.
+	end int64
 }
+
+// setBack is how far in the future a time is that the clock does not reach again while a fingerprint is of use: a further change gets another time. Times that are less far, as those of file
+// systems with other clocks, count as now.
+const setBack = 10 * time.Minute
 
 // walk adds a tree in lexical order.
 func (w *fingerprinter) walk(ctx context.Context, root *os.File) error {
@@ -216,6 +222,8 @@ func (w *fingerprinter) enter(name string, found *os.File, open int) error {
 
 func (w *fingerprinter) add(name string, st *unix.Stat_t) {
 	changed := unix.TimespecToNsec(st.Ctim)
-	w.newest = max(w.newest, changed)
+	if changed < w.end {
+		w.newest = max(w.newest, changed)
+	}
 	fmt.Fprintf(w.digest, "%d %q %d %o %d %d\n", len(w.stack.levels), name, st.Ino, st.Mode, st.Size, changed)
 }

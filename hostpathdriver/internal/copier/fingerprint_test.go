@@ -2,6 +2,7 @@ package copier
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"io/fs"
 	"os"
@@ -208,5 +209,22 @@ func TestNoChangeTracking(t *testing.T) {
 	writeAt(t, memory+"/file", 0, []byte("x"))
 	if file.Equal(take(t, memory+"/file")) {
 		t.Error("a write to memory left no trace")
+	}
+}
+
+// TestClockSetBack: files that were changed before the clock was set back are not being changed all the time; one that was changed just now is.
+func TestClockSetBack(t *testing.T) {
+	now := time.Now().UnixNano()
+	for reason, c := range map[string]struct {
+		changed time.Duration
+		stable  bool
+	}{
+		"long ago": {-time.Hour, true}, "just now": {0, false}, "of a clock that is a little ahead": {time.Minute, false}, "before the clock was set back": {time.Hour, true},
+	} {
+		w := &fingerprinter{digest: sha256.New(), end: now + int64(setBack)}
+		w.add("file", &unix.Stat_t{Ctim: unix.NsecToTimespec(now + int64(c.changed) + 1)})
+		if got := distinguishable(w.newest, now); got != c.stable {
+			t.Errorf("%s: stable %t", reason, got)
+		}
 	}
 }

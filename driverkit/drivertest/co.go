@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/longshore-csi/longshore/driverkit/filesystem"
 )
 
 // co is a container orchestrator with one volume.
@@ -166,7 +168,11 @@ func (c *co) expandOnNode(ctx context.Context) error {
 	if !c.ofNode[csi.NodeServiceCapability_RPC_EXPAND_VOLUME] {
 		return nil
 	}
-	_, err := c.node.NodeExpandVolume(ctx, &csi.NodeExpandVolumeRequest{
+	device, err := filesystem.NewKernel().DeviceAt(ctx, c.staging)
+	if err != nil || device != "" && !filesystem.GrowsMounted() { // ext4 cannot grow here while it is mounted; the next stage enlarges it.
+		return err
+	}
+	_, err = c.node.NodeExpandVolume(ctx, &csi.NodeExpandVolumeRequest{
 		VolumeId: c.volume, VolumePath: c.target, StagingTargetPath: c.staging, CapacityRange: &csi.CapacityRange{RequiredBytes: expanded}, VolumeCapability: c.capability(), Secrets: c.s.secrets,
 	})
 	return err

@@ -140,6 +140,7 @@ func (d *watched) start() {
 	d.t.Helper()
 	d.child = d.machine.child("")
 	d.must(nil, d.child.Start())
+	d.must(nil, d.serves())
 }
 
 func (d *watched) end() {

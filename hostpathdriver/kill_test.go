@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -134,6 +135,9 @@ func (m *machine) killRepeatedly(random *rand.Rand, enough chan<- struct{}, clie
 				return err
 			}
 		case <-clientsDone:
+			if err := m.serves(); err != nil {
+				return err
+			}
 			return terminate(child)
 		}
 	}
@@ -146,6 +150,22 @@ func (m *machine) child(name string) *exec.Cmd {
 	child.Env = append(os.Environ(), childEnv+"="+m.dir, childNameEnv+"="+name)
 	child.Stderr = &strings.Builder{}
 	return child
+}
+
+// serves returns when the driver does: a process that has just been started would die of the signal that ends it in order.
+func (m *machine) serves() error {
+	ctx, cancel := context.WithTimeout(m.ctx, 2*time.Minute)
+	defer cancel()
+	for {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", m.path("csi.sock"))
+		if err == nil {
+			return conn.Close()
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("the driver does not serve after two minutes: %w", err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
 }
 
 func kill(child *exec.Cmd) error {

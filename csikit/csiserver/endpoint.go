@@ -59,12 +59,12 @@ func unixEndpoint(text, socket string) (endpoint, error) {
 // process left and no process listens on.
 func listen(e endpoint, mode os.FileMode) (net.Listener, error) {
 	if e.network != "unix" {
-		return listenOn(e)
+		return listenOn(e, 0)
 	}
 	if err := removeStale(e.address); err != nil {
 		return nil, err
 	}
-	l, err := listenOn(e)
+	l, err := listenOn(e, mode)
 	if err != nil {
 		return nil, err
 	}
@@ -75,8 +75,14 @@ func listen(e endpoint, mode os.FileMode) (net.Listener, error) {
 	return socket, nil
 }
 
-func listenOn(e endpoint) (net.Listener, error) {
-	var lc net.ListenConfig
+// listenOn binds the endpoint. On Linux the file of a unix socket has never more permissions than mode; zero is no limit.
+func listenOn(e endpoint, mode os.FileMode) (net.Listener, error) {
+	lc := net.ListenConfig{Control: func(_, _ string, conn syscall.RawConn) error {
+		if mode == 0 {
+			return nil
+		}
+		return conn.Control(func(fd uintptr) { limitMode(fd, mode) })
+	}}
 	l, err := lc.Listen(context.Background(), e.network, e.address)
 	if err != nil {
 		return nil, fmt.Errorf("listen on CSI endpoint %s %q: %w", e.network, e.address, err)

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -175,6 +176,22 @@ func TestSocketMode(t *testing.T) {
 				t.Errorf("mode is %v, %v; want %v", info.Mode(), err, mode)
 			}
 		})
+	}
+}
+
+// Between bind and chmod nobody else may connect, whatever the umask is.
+func TestSocketModeFromTheStart(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux binds a socket with permissions")
+	}
+	path := filepath.Join(shortDir(t), "csi.sock")
+	l, err := listenOn(endpoint{"unix", path}, 0o600)
+	if err != nil {
+		t.Fatalf("listen: %v", err)
+	}
+	defer func() { _ = l.Close() }()
+	if info, err := os.Lstat(path); err != nil || info.Mode().Perm()&^0o600 != 0 {
+		t.Errorf("before chmod the mode is %v, %v; want at most 0600", info.Mode(), err)
 	}
 }
 

@@ -1,5 +1,5 @@
-// Package pki makes the certificates of a development cluster: one authority, one serving certificate for everything that
-// listens, one client certificate for each identity, and the key that signs service account tokens.
+// Package pki makes the certificates of a development cluster: an authority, one serving certificate for everything that
+// listens, one client certificate for each identity, and the key that signs service account tokens. etcd has an authority of its own.
 //
 // The keys are worth as much as the cluster: they live in its directory, readable by its owner only, and expire.
 package pki
@@ -36,8 +36,8 @@ type KeyPair struct {
 	CertFile, KeyFile string
 }
 
-// New makes an authority that writes below dir.
-func New(dir string) (*Authority, error) {
+// New makes an authority of that name, which writes below dir. Authorities whose certificates one program has need different names.
+func New(dir, name string) (*Authority, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the directory of the certificates: %w", err)
 	}
@@ -45,7 +45,7 @@ func New(dir string) (*Authority, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the key of the authority: %w", err)
 	}
-	template := newTemplate(pkix.Name{CommonName: "devcluster"})
+	template := newTemplate(pkix.Name{CommonName: name})
 	template.IsCA, template.BasicConstraintsValid = true, true
 	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)

@@ -14,7 +14,7 @@ import (
 
 func newAuthority(t *testing.T) (*pki.Authority, *x509.CertPool) {
 	t.Helper()
-	a, err := pki.New(filepath.Join(t.TempDir(), "pki"))
+	a, err := pki.New(filepath.Join(t.TempDir(), "pki"), "devcluster")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func TestUnwritableDirectory(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := pki.New(filepath.Join(file, "pki")); err == nil {
+	if _, err := pki.New(filepath.Join(file, "pki"), "devcluster"); err == nil {
 		t.Fatal("no error for a directory below a file")
 	}
 }

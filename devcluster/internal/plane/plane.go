@@ -47,9 +47,13 @@ type Plane struct {
 	ca       *pki.Authority
 	serving  pki.KeyPair
 	accounts pki.KeyPair
-	ports    map[string]reservedPort
-	http     *http.Client
-	audit    bool
+	// etcdCA signs what etcd and its one client, the API server, have: whoever has a certificate of it may do everything in etcd, so that no certificate of a
+	// user of the API server is one.
+	etcdCA *pki.Authority
+	etcd   pki.KeyPair
+	ports  map[string]reservedPort
+	http   *http.Client
+	audit  bool
 	// gates is the flag of the feature gates, if any.
 	gates []string
 	// controllers is the flag of kube-controller-manager for the controllers that run, if not all do.
@@ -59,11 +63,18 @@ type Plane struct {
 // New makes the certificates, reserves the ports and writes the kubeconfigs of the administrator and of the control plane's
 // own processes. A port is reserved for each of the others too, see Address.
 func New(dir layout.Dir, bin build.Binaries, others ...string) (*Plane, error) {
-	ca, err := pki.New(dir.PKI())
+	ca, err := pki.New(dir.PKI(), "devcluster")
 	if err != nil {
 		return nil, err
 	}
-	p := &Plane{dir: dir, bin: bin, ca: ca}
+	etcdCA, err := pki.New(filepath.Join(dir.PKI(), "etcd"), "devcluster-etcd")
+	if err != nil {
+		return nil, err
+	}
+	p := &Plane{dir: dir, bin: bin, ca: ca, etcdCA: etcdCA}
+	if p.etcd, err = etcdCA.Server("etcd"); err != nil {
+		return nil, err
+	}
 	if p.serving, err = ca.Server("devcluster", "kubernetes", "kubernetes.default", "kubernetes.default.svc"); err != nil {
 		return nil, err
 	}
@@ -192,20 +203,26 @@ func (p *Plane) writeKubeconfig(path, user string, groups ...string) error {
 	return nil
 }
 
-// client makes an HTTP client for the readiness checks, with the administrator's certificate.
+// client makes an HTTP client for the readiness checks, with the certificate of an administrator and that of etcd: each server names the authority whose
+// certificates it takes.
 func (p *Plane) client() (*http.Client, error) {
-	pair, err := p.ca.Client("devcluster-probe", "devcluster-probe", "system:masters")
+	admin, err := p.ca.Client("devcluster-probe", "devcluster-probe", "system:masters")
 	if err != nil {
 		return nil, err
 	}
-	cert, err := tls.X509KeyPair(pair.Cert, pair.Key)
-	if err != nil {
-		return nil, fmt.Errorf("read the certificate of the readiness checks: %w", err)
-	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(p.ca.PEM())
+	roots.AppendCertsFromPEM(p.etcdCA.PEM())
+	var certs []tls.Certificate
+	for _, pair := range []pki.KeyPair{admin, p.etcd} {
+		cert, err := tls.X509KeyPair(pair.Cert, pair.Key)
+		if err != nil {
+			return nil, fmt.Errorf("read the certificates of the readiness checks: %w", err)
+		}
+		certs = append(certs, cert)
+	}
 	transport := &http.Transport{
-		TLSClientConfig:   &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12},
+		TLSClientConfig:   &tls.Config{RootCAs: roots, Certificates: certs, MinVersion: tls.VersionTLS12},
 		DisableKeepAlives: true,
 	}
 	return &http.Client{Transport: transport, Timeout: 5 * time.Second}, nil

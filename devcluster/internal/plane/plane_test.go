@@ -2,6 +2,8 @@ package plane
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/longshore-csi/longshore/devcluster/internal/build"
 	"github.com/longshore-csi/longshore/devcluster/internal/layout"
+	"github.com/longshore-csi/longshore/devcluster/internal/pki"
 	"github.com/longshore-csi/longshore/devcluster/internal/proc"
 )
 
@@ -91,6 +94,36 @@ func TestFilesThatFlagsNameAreThereAndPrivate(t *testing.T) {
 	}
 	if checked < 15 {
 		t.Errorf("only %d files: the test looks at the wrong flags", checked)
+	}
+}
+
+// A certificate for the API server opens nothing in etcd: there is no RBAC behind that door.
+func TestEtcdTrustsNoUserOfTheAPIServer(t *testing.T) {
+	p := newPlane(t)
+	ca, err := os.ReadFile(p.etcdCA.File())
+	if err != nil {
+		t.Fatal(err)
+	}
+	trusted := x509.NewCertPool()
+	trusted.AppendCertsFromPEM(ca)
+	for _, arg := range p.EtcdSpec().Args {
+		if strings.Contains(arg, "trusted-ca-file=") && !strings.HasSuffix(arg, "="+p.etcdCA.File()) {
+			t.Errorf("etcd trusts another authority: %s", arg)
+		}
+	}
+	user, err := p.ca.Client("node", "system:node:a", "system:masters")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, pair := range map[string]pki.KeyPair{"user": user, "serving": p.serving, "etcd": p.etcd} {
+		cert, err := tls.X509KeyPair(pair.Cert, pair.Key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = cert.Leaf.Verify(x509.VerifyOptions{Roots: trusted, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+		if (err == nil) != (name == "etcd") {
+			t.Errorf("etcd on the certificate of %s: %v", name, err)
+		}
 	}
 }
 

@@ -14,8 +14,8 @@ func (p *Plane) EtcdSpec() proc.Spec {
 		"--name=devcluster", "--data-dir="+p.dir.Etcd(), "--unsafe-no-fsync", "--log-level=warn",
 		"--listen-client-urls="+client, "--advertise-client-urls="+client,
 		"--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer, "--initial-cluster=devcluster="+peer,
-		"--client-cert-auth", "--trusted-ca-file="+p.ca.File(), "--cert-file="+p.serving.CertFile, "--key-file="+p.serving.KeyFile,
-		"--peer-client-cert-auth", "--peer-trusted-ca-file="+p.ca.File(), "--peer-cert-file="+p.serving.CertFile, "--peer-key-file="+p.serving.KeyFile,
+		"--client-cert-auth", "--trusted-ca-file="+p.etcdCA.File(), "--cert-file="+p.etcd.CertFile, "--key-file="+p.etcd.KeyFile,
+		"--peer-client-cert-auth", "--peer-trusted-ca-file="+p.etcdCA.File(), "--peer-cert-file="+p.etcd.CertFile, "--peer-key-file="+p.etcd.KeyFile,
 	)
 }
 
@@ -24,8 +24,8 @@ func (p *Plane) APIServerSpec() proc.Spec {
 	spec := p.spec(APIServer, "/readyz",
 		"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", p.securePort(APIServer),
 		"--tls-cert-file="+p.serving.CertFile, "--tls-private-key-file="+p.serving.KeyFile, "--client-ca-file="+p.ca.File(),
-		"--etcd-servers=https://"+p.Address(Etcd), "--etcd-cafile="+p.ca.File(),
-		"--etcd-certfile="+p.serving.CertFile, "--etcd-keyfile="+p.serving.KeyFile,
+		"--etcd-servers=https://"+p.Address(Etcd), "--etcd-cafile="+p.etcdCA.File(),
+		"--etcd-certfile="+p.etcd.CertFile, "--etcd-keyfile="+p.etcd.KeyFile,
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--allow-privileged=true",
 		"--service-account-issuer="+issuer, "--service-account-key-file="+p.accounts.CertFile, "--service-account-signing-key-file="+p.accounts.KeyFile,
 		"--service-cluster-ip-range=10.0.0.0/24",

@@ -172,7 +172,7 @@ func (m *machine) unpublish(p *process, id string) {
 func (m *machine) checkClean() {
 	m.t.Helper()
 	left := m.mounter.Targets()
-	for _, pattern := range []string{"records/*", "volumes/*", "trash/*", "copies/*", "nodes/*/journal/*", "nodes/*/uses/*", "nodes/*/volumes/*", "nodes/*/trash/*"} {
+	for _, pattern := range []string{"records/*.json", "volumes/*", "trash/*", "copies/*", "nodes/*/journal/*.json", "nodes/*/uses/*.json", "nodes/*/volumes/*", "nodes/*/trash/*"} {
 		found, err := filepath.Glob(filepath.Join(m.path("state"), pattern))
 		m.must(nil, err)
 		left = append(left, found...)

@@ -500,8 +500,8 @@ func (w *walker) finish() {
 	w.awaitReleases()
 	left := append(w.mounts(), w.devices()...)
 	for _, pattern := range []string{
-		"records/*", "volumes/*", "snapshot-records/*", "snapshots/*", "group-records/*", "copies/*", "trash/*",
-		"nodes/*/journal/*", "nodes/*/uses/*", "nodes/*/volumes/*", "nodes/*/trash/*", "nodes/*/prepare/*",
+		"records/*.json", "volumes/*", "snapshot-records/*.json", "snapshots/*", "group-records/*.json", "copies/*", "trash/*",
+		"nodes/*/journal/*.json", "nodes/*/uses/*.json", "nodes/*/volumes/*", "nodes/*/trash/*", "nodes/*/prepare/*",
 	} {
 		left = append(left, w.glob("state/"+pattern)...)
 		left = append(left, w.glob("pool/"+pattern)...)

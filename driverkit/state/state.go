@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 )
 
 // SchemaVersion is the version written into every record. Records up to this
@@ -48,8 +49,9 @@ type Damaged struct {
 // use as long as no two calls name the same id. An id is a file name that does
 // not begin with a dot; any other is an error, and has no record.
 type Records[T any] struct {
-	dir  string
-	kind string
+	dir   string
+	kind  string
+	spare *spare
 }
 
 type envelope[T any] struct {
@@ -74,14 +76,18 @@ func Open[T any](dir, kind string) (*Records[T], error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("create directory for %s records: %w", kind, err)
 	}
-	return View[T](dir, kind), nil
+	records := View[T](dir, kind)
+	if err := records.spare.prepare(); err != nil {
+		return nil, fmt.Errorf("set space aside for %s records: %w", kind, err)
+	}
+	return records, nil
 }
 
 // View returns the records of a directory that another process owns. Only Get,
 // Exists and Quarantined may be called; a directory that does not exist has no
 // records.
 func View[T any](dir, kind string) *Records[T] {
-	return &Records[T]{dir: dir, kind: kind}
+	return &Records[T]{dir: dir, kind: kind, spare: &spare{dir: dir}}
 }
 
 // Load reads every record; only the writer of the directory may call it.
@@ -147,7 +153,9 @@ func (r *Records[T]) Get(id string) (T, error) {
 
 // Put writes one record durably: after it has returned nil the new content
 // survives a power cut, after an error or a crash either the old or the new
-// content is there.
+// content is there. On a full disk a record can be replaced by one that is not
+// longer, of at most 64 KiB, so that what is undone needs no free space; not on
+// a file system that never writes in place, such as btrfs.
 func (r *Records[T]) Put(id string, record T) error {
 	if err := checkID(id); err != nil {
 		return err
@@ -156,7 +164,12 @@ func (r *Records[T]) Put(id string, record T) error {
 	if err != nil {
 		return fmt.Errorf("encode %s record %q: %w", r.kind, id, err)
 	}
-	if err := replaceFile(r.path(id), append(data, '\n')); err != nil {
+	data = append(data, '\n')
+	err = replaceFile(r.path(id), data)
+	if (errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)) && r.spare.replace(r.path(id), data) == nil {
+		return nil
+	}
+	if err != nil {
 		return fmt.Errorf("write %s record %q: %w", r.kind, id, err)
 	}
 	return nil

@@ -180,7 +180,7 @@ func TestInterruptedWrites(t *testing.T) {
 	for _, entry := range entries {
 		names = append(names, entry.Name())
 	}
-	if diff := cmp.Diff([]string{".hidden.json", "README", "a.json"}, names); diff != "" {
+	if diff := cmp.Diff([]string{".hidden.json", spareName, "README", "a.json"}, names); diff != "" {
 		t.Errorf("files (-want +got):\n%s", diff)
 	}
 }

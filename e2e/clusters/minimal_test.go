@@ -53,7 +53,7 @@ func TestMinimalDriver(t *testing.T) {
 	s.DeleteClaim("data")
 	s.WaitNothingLeft() // no object, mount or record
 	s.Wait("the driver to have no directory of a volume", func(context.Context) (bool, error) {
-		left, err := filepath.Glob(filepath.Join(s.Dev.StateDir, "*", "*", "*"))
+		left, err := filepath.Glob(filepath.Join(s.Dev.StateDir, "*", "*", "[^.]*"))
 		if len(left) > 0 {
 			err = fmt.Errorf("left: %q", left)
 		}

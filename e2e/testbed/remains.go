@@ -146,7 +146,7 @@ func (d *Dev) leftovers() ([]string, error) {
 			left = append(left, found...)
 		}
 	}
-	ofTheDriver := []string{"driver", "lock", "controller.lock", "controller.sock"}
+	ofTheDriver := []string{".spare", "driver", "lock", "controller.lock", "controller.sock"}
 	state, err := below(d.StateDir, func(path string) bool { return !slices.Contains(ofTheDriver, filepath.Base(path)) })
 	return append(left, state...), err
 }

@@ -18,6 +18,7 @@ func TestLeftoversOnDisk(t *testing.T) {
 	d := &Dev{dir: root, Status: devcluster.Status{StateDir: filepath.Join(root, "data"), NodeDirs: map[string]string{"n": filepath.Join(root, "nodes", "n")}}}
 	files := map[string]bool{ // path: is it a leftover?
 		"data/controller.lock":                                    false,
+		"data/records/.spare":                                     false,
 		"data/controller.sock":                                    false,
 		"data/nodes/n/lock":                                       false,
 		"data/volumes/v/file":                                     true,

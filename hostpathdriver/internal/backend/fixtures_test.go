@@ -206,7 +206,7 @@ func (w *world) read(path string) string {
 	return strings.TrimRight(string(data), "\x00")
 }
 
-// objects are the records and contents below the state directory and the pools, but for what belongs to nodes.
+// objects are the records and contents below the state directory and the pools, but for what belongs to nodes, and space that is set aside.
 func (w *world) objects(dirs ...string) []string {
 	w.t.Helper()
 	var found []string
@@ -218,7 +218,7 @@ func (w *world) objects(dirs ...string) []string {
 			if entry.Name() == nodesDir {
 				return fs.SkipDir
 			}
-			if rest, _ := filepath.Rel(w.dir, path); strings.Count(rest, "/") >= 2 {
+			if rest, _ := filepath.Rel(w.dir, path); strings.Count(rest, "/") >= 2 && entry.Name() != ".spare" {
 				found = append(found, rest)
 			}
 			return nil

@@ -80,7 +80,7 @@ func (w *world) wantReleased(what string) {
 		w.t.Errorf("%s: mounted is %v", what, left)
 	}
 	for _, dir := range []string{usesDir, prepareDir, contents.Volumes} {
-		left, err := filepath.Glob(w.state(nodesDir, testNode, dir, "*"))
+		left, err := filepath.Glob(w.state(nodesDir, testNode, dir, "[^.]*"))
 		if w.must(err); len(left) > 0 {
 			w.t.Errorf("%s: left is %v", what, left)
 		}

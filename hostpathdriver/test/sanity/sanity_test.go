@@ -201,7 +201,7 @@ func run(t *testing.T, options hostpathdriver.Options, mode hostpathdriver.Mode,
 func (i *instance) checkNothingLeft(t *testing.T) {
 	t.Helper()
 	var left []string
-	for _, pattern := range []string{"records/*.json", "volumes/*", "trash/*", "snapshot-records/*", "snapshots/*", "group-records/*", "copies/*", "nodes/*/uses/*.json", "nodes/*/journal/*.json", "nodes/*/volumes/*", "nodes/*/trash/*", "../pool/*/*/*"} {
+	for _, pattern := range []string{"records/*.json", "volumes/*", "trash/*", "snapshot-records/*.json", "snapshots/*", "group-records/*.json", "copies/*", "nodes/*/uses/*.json", "nodes/*/journal/*.json", "nodes/*/volumes/*", "nodes/*/trash/*", "../pool/*/*/*"} {
 		found, err := filepath.Glob(filepath.Join(i.stateDir, pattern))
 		if err != nil {
 			t.Fatal(err)

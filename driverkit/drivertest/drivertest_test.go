@@ -80,6 +80,8 @@ func TestBlock(t *testing.T) {
 type bug struct {
 	parts  func(*testarray.Array) any
 	prints string
+	// part is the test that finds it, empty for the first one that does.
+	part string
 }
 
 // otherNode is a node of the array on which no driver runs.
@@ -271,27 +273,27 @@ func (b forgetsDevices) Stage(ctx context.Context, req *driverkit.StageRequest) 
 
 func bugs() map[string]bug {
 	return map[string]bug{
-		"IgnoresNames":   {func(a *testarray.Array) any { return ignoresNames{a} }, "create the same name again"},
-		"ForgetsVolumes": {func(a *testarray.Array) any { return testarray.New(a.Dir, NodeID, otherNode) }, "after a restart of the driver"},
-		"DeletesOnce":    {func(a *testarray.Array) any { return deletesOnce{a} }, "call 2: broken"},
-		"KeepsVolumes":   {func(a *testarray.Array) any { return keepsVolumes{a} }, "left behind: volume"},
-		"HidesNotFound":  {func(a *testarray.Array) any { return hidesNotFound{a} }, "want driverkit.NotFound"},
-		"IgnoresAfter":   {func(a *testarray.Array) any { return ignoresAfter{a} }, "in pages of one"},
-		"MountsNothing":  {func(a *testarray.Array) any { return mountsNothing{a} }, "returned Mounted, but nothing is mounted"},
-		"KeepsStages":    {func(a *testarray.Array) any { return keepsStages{a} }, "in use"},
-		"AttachesOnce":   {func(a *testarray.Array) any { return attachesOnce{a} }, "attach: rpc error"},
-		"StagesOnce":     {func(a *testarray.Array) any { return stagesOnce{a} }, "stage: rpc error"},
-		"EmptyCopies":    {func(a *testarray.Array) any { return emptyCopies{a} }, `a volume restored from a snapshot has "", want "first"`},
-		"LateSnapshots":  {func(a *testarray.Array) any { return lateSnapshots{a} }, `a volume restored from a snapshot has "second", want "first"`},
-		"OnlySaysLarger": {func(a *testarray.Array) any { return onlySaysLarger{a} }, "bytes after its expansion to"},
-		"KeepsSize":      {func(a *testarray.Array) any { return keepsSize{a} }, "after its expansion"},
-		"DetachesAll":    {func(a *testarray.Array) any { return detachesAll{a} }, `want Nodes ["other-node"]`},
-		"HidesNodes":     {func(a *testarray.Array) any { return hidesNodes{a} }, `want Nodes ["drivertest-node"]`},
-		"KeepsSnapshots": {func(a *testarray.Array) any { return keepsSnapshots{a} }, "after its deletion: <nil>"},
-		"LeaksSnapshots": {func(a *testarray.Array) any { return leaksSnapshots{a} }, "left behind: snapshot"},
-		"TwoCreations":   {func(a *testarray.Array) any { return twoCreations{a} }, "left behind: volume"},
-		"TwoSnapshots":   {func(a *testarray.Array) any { return twoSnapshots{a} }, "left behind: snapshot"},
-		"ForgetsDevices": {func(a *testarray.Array) any { return forgetsDevices{a} }, "must have one of Device, Directory and Mounted"},
+		"IgnoresNames":   {func(a *testarray.Array) any { return ignoresNames{a} }, "create the same name again", ""},
+		"ForgetsVolumes": {func(a *testarray.Array) any { return testarray.New(a.Dir, NodeID, otherNode) }, "after a restart of the driver", ""},
+		"DeletesOnce":    {func(a *testarray.Array) any { return deletesOnce{a} }, "call 2: broken", ""},
+		"KeepsVolumes":   {func(a *testarray.Array) any { return keepsVolumes{a} }, "left behind: volume", ""},
+		"HidesNotFound":  {func(a *testarray.Array) any { return hidesNotFound{a} }, "want driverkit.NotFound", ""},
+		"IgnoresAfter":   {func(a *testarray.Array) any { return ignoresAfter{a} }, "in pages of one", ""},
+		"MountsNothing":  {func(a *testarray.Array) any { return mountsNothing{a} }, "returned Mounted, but nothing is mounted", "Walk"},
+		"KeepsStages":    {func(a *testarray.Array) any { return keepsStages{a} }, "in use", ""},
+		"AttachesOnce":   {func(a *testarray.Array) any { return attachesOnce{a} }, "attach: rpc error", ""},
+		"StagesOnce":     {func(a *testarray.Array) any { return stagesOnce{a} }, "stage: rpc error", "Walk"},
+		"EmptyCopies":    {func(a *testarray.Array) any { return emptyCopies{a} }, `a volume restored from a snapshot has "", want "first"`, ""},
+		"LateSnapshots":  {func(a *testarray.Array) any { return lateSnapshots{a} }, `a volume restored from a snapshot has "second", want "first"`, ""},
+		"OnlySaysLarger": {func(a *testarray.Array) any { return onlySaysLarger{a} }, "bytes after its expansion to", ""},
+		"KeepsSize":      {func(a *testarray.Array) any { return keepsSize{a} }, "after its expansion", ""},
+		"DetachesAll":    {func(a *testarray.Array) any { return detachesAll{a} }, `want Nodes ["other-node"]`, ""},
+		"HidesNodes":     {func(a *testarray.Array) any { return hidesNodes{a} }, `want Nodes ["drivertest-node"]`, ""},
+		"KeepsSnapshots": {func(a *testarray.Array) any { return keepsSnapshots{a} }, "after its deletion: <nil>", ""},
+		"LeaksSnapshots": {func(a *testarray.Array) any { return leaksSnapshots{a} }, "left behind: snapshot", ""},
+		"TwoCreations":   {func(a *testarray.Array) any { return twoCreations{a} }, "left behind: volume", ""},
+		"TwoSnapshots":   {func(a *testarray.Array) any { return twoSnapshots{a} }, "left behind: snapshot", ""},
+		"ForgetsDevices": {func(a *testarray.Array) any { return forgetsDevices{a} }, "must have one of Device, Directory and Mounted", "Walk"},
 	}
 }
 
@@ -310,7 +312,7 @@ func TestFindsBugs(t *testing.T) {
 	for name, b := range bugs() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestFindsBugs$")
+			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestFindsBugs$/"+b.part, "-test.failfast")
 			cmd.Env = append(os.Environ(), bugEnv+"="+name)
 			out, err := cmd.CombinedOutput()
 			if err == nil || !strings.Contains(string(out), b.prints) {

@@ -126,7 +126,7 @@ func TestMutants(t *testing.T) {
 	for name, m := range mutants() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestMutants$/^(Contract|Contents)$")
+			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestMutants$/^(Contract|Contents)$", "-test.failfast")
 			cmd.Env = append(os.Environ(), mutantEnv+"="+name)
 			out, err := cmd.CombinedOutput()
 			if err == nil || !strings.Contains(string(out), m.prints) {

@@ -83,7 +83,7 @@ func TestMutants(t *testing.T) {
 	}
 	for name, m := range mutants() {
 		t.Run(name, func(t *testing.T) {
-			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestMutants$/^Contract$")
+			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestMutants$/^Contract$", "-test.failfast")
 			cmd.Env = append(os.Environ(), mutantEnv+"="+name)
 			out, err := cmd.CombinedOutput()
 			if err == nil || !strings.Contains(string(out), m.prints) {

@@ -2,7 +2,7 @@
 RESULTS := $(CURDIR)/.tools/results
 # The time limit is there for tests that hang: on a new machine devcluster's first builds the control plane, which takes minutes.
 # With new seeds (docs/testing.md) a result of the cache shows nothing.
-TESTFLAGS ?= -race -vet=off -timeout 30m$(if $(LONGSHORE_EXHAUSTIVE), -count=1)
+TESTFLAGS ?= -race -vet=off -timeout 60m$(if $(LONGSHORE_EXHAUSTIVE), -count=1)
 # Modules that are tested at a time: the end-to-end suite waits for processes most of its time, the others for a disk now and then.
 TESTJOBS ?= 3
 # The end-to-end suite drives processes of its own; the detector would only watch the driver's seat.
@@ -38,8 +38,9 @@ LONGEST := e2e hostpathdriver
 # that are not of this tree. Loop devices are the machine's: kubelets in containers detach them by their numbers, which may be those of a test's devices by then.
 ON_CLUSTERS := e2e devcluster
 WITH_DEVICES := hostpathdriver driverkit driverkit/drivertest kubeletplugin hostpathdriver/test/sanity $(filter examples/%,$(MODULES))
+# One module at a time in each: CI runs two of them beside each other, and go test has two processes for each module.
 .PHONY: test-with-devices test-on-clusters test-without-devices
-test-with-devices: TESTJOBS := 2
+test-with-devices test-on-clusters test-without-devices: TESTJOBS := 1
 test-with-devices: TESTS := $(WITH_DEVICES:%=test/%)
 test-on-clusters: TESTS := $(ON_CLUSTERS:%=test/%)
 test-without-devices: TESTS := $(addprefix test/,$(filter-out $(ON_CLUSTERS) $(WITH_DEVICES),$(TESTED)))

@@ -23,7 +23,7 @@ TESTALSO_kubeletplugin = $(TESTFLAGS) -count=1 -run '^TestRequirements$$' .
 TESTALSO_snapshotcontroller = $(TESTALSO_resizer)
 TESTALSO_snapshotter = $(TESTALSO_resizer)
 # Its tales wait for disks most of the time.
-TESTALSO_hostpathdriver = $(filter-out -race,$(TESTFLAGS)) -parallel 8 -run '^TestWalk' . $(if $(LONGSHORE_EXHAUSTIVE),-exhaustive)
+TESTALSO_hostpathdriver = $(filter-out -race,$(TESTFLAGS)) -parallel 8 -run '^TestWalk' . $(if $(LONGSHORE_EXHAUSTIVE),-exhaustive,-every=3)
 # These two start no goroutine. Results of tests that read other modules are not taken from the cache.
 TESTFLAGS_deploy = $(filter-out -race,$(TESTFLAGS)) -count=1
 TESTFLAGS_tools = $(filter-out -race,$(TESTFLAGS)) -count=1

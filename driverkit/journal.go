@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -12,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 
 	"k8s.io/klog/v2"
 
@@ -134,7 +132,7 @@ func (j *journal) save(r *record) error {
 // replaced, is no error: it must not keep a pod from ending. The next save writes the rest.
 func (j *journal) shrink(ctx context.Context, r *record) error {
 	err := j.save(r)
-	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
+	if !state.IsFull(err) {
 		return err
 	}
 	klog.FromContext(ctx).Error(err, "A record still has a target that is not mounted any more", logging.KeyVolumeID, r.ID)

@@ -15,6 +15,9 @@ TESTBESIDE_e2e = $(E2E) -run KilledInTheMiddle .
 # The driver that is killed at every fault point is a process of its own two thousand times: what the detector would find in it, the other
 # tests show as well.
 TESTFLAGS_hostpathdriver = $(TESTFLAGS) -skip '^TestWalk'
+# Drivers of vendors have the whole walk of drivertest: at each fault point one fate in turn, and in `make exhaustive` all of them.
+WALKED := $(filter examples/%,$(MODULES))
+$(foreach module,$(WALKED),$(eval TESTFLAGS_$(module) = $$(TESTFLAGS)$(if $(LONGSHORE_EXHAUSTIVE),, -short)))
 TESTALSO_resizer = $(filter-out -race,$(TESTFLAGS)) -run '^TestWalk$$' . -walk.steps=$(WALKSTEPS)
 # Walks have the same seeds each time (docs/testing.md): only more steps, and a new seed, see more.
 WALKSTEPS = $(if $(LONGSHORE_EXHAUSTIVE),10000,3000)

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 )
 
 const (
@@ -43,7 +42,7 @@ func ownerOf(dir, driver string) (string, error) {
 	path := filepath.Join(dir, ownerFile)
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		if err = own(dir, path, driver); errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		if err = own(dir, path, driver); IsFull(err) {
 			return driver, nil // a full disk must not keep a driver from starting, which may make room; the next start writes it
 		}
 		if err == nil {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 )
 
 // replaceFile writes data next to path and renames it over path. File and
@@ -124,3 +125,6 @@ func readHolder(file *os.File) string {
 	}
 	return fmt.Sprintf(" (process %d)", pid)
 }
+
+// IsFull reports whether an error says that a disk is full, or a quota used up (ENOSPC, EDQUOT).
+func IsFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"syscall"
 )
 
 const (
@@ -33,15 +32,15 @@ func (s *spare) prepare() error {
 	if info, err := os.Lstat(s.path()); err == nil && info.Size() == spareSize {
 		return nil
 	}
-	err := replaceFile(s.path(), blank(spareSize))
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		return nil
+	if err := replaceFile(s.path(), blank(spareSize)); !IsFull(err) {
+		return err
 	}
-	return err
+	return nil
 }
 
 // replace gives the file of a record another content, which is not longer. The spare file takes it and changes places with the old one, so that a crash
-// leaves either content; then the old one takes it, too, and they change back: each has the blocks that it had, which nobody else could take meanwhile.
+// leaves either content; then the old one takes it, too, and they change back: no other writer can take the blocks of either
+// meanwhile. Where they could not change back, the next replacement makes a spare file of full length, which needs free space.
 func (s *spare) replace(path string, data []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -52,6 +51,9 @@ func (s *spare) replace(path string, data []byte) error {
 	if int64(len(data)) > min(old.Size(), spareSize) {
 		return errNoSpare
 	}
+	if err := s.prepare(); err != nil {
+		return err
+	}
 	if err := s.fill(append(bytes.Clone(data), blank(spareSize-len(data))...)); err != nil {
 		return err
 	}
@@ -59,7 +61,7 @@ func (s *spare) replace(path string, data []byte) error {
 		return err
 	}
 	if s.fill(data) == nil {
-		_ = s.swap(path) // the record is what it has to be, and prepare makes another spare file
+		_ = s.swap(path) // the record has its new content either way
 	}
 	return nil
 }

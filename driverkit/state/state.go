@@ -15,7 +15,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 )
 
 // SchemaVersion is the version written into every record. Records up to this
@@ -166,7 +165,7 @@ func (r *Records[T]) Put(id string, record T) error {
 	}
 	data = append(data, '\n')
 	err = replaceFile(r.path(id), data)
-	if (errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)) && r.spare.replace(r.path(id), data) == nil {
+	if IsFull(err) && r.spare.replace(r.path(id), data) == nil {
 		return nil
 	}
 	if err != nil {

@@ -47,8 +47,8 @@ type Plane struct {
 	ca       *pki.Authority
 	serving  pki.KeyPair
 	accounts pki.KeyPair
-	// etcdCA signs what etcd and its one client, the API server, have: whoever has a certificate of it may do everything in etcd, so that no certificate of a
-	// user of the API server is one.
+	// etcdCA signs what etcd and its one client, the API server, have: a certificate of it permits everything in etcd, so that it signs none
+	// of a user of the API server.
 	etcdCA *pki.Authority
 	etcd   pki.KeyPair
 	ports  map[string]reservedPort

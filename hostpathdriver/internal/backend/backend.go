@@ -33,7 +33,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
@@ -206,7 +205,7 @@ func undone(err, undo error) error {
 
 // exhausted says in the terms of CSI that a disk is full.
 func exhausted(err error) error {
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+	if state.IsFull(err) {
 		return fmt.Errorf("%w: %w", driverkit.ErrExhausted, err)
 	}
 	return err

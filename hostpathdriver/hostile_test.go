@@ -17,6 +17,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 	"k8s.io/klog/v2"
 
@@ -50,15 +51,17 @@ func hostileDuration(t *testing.T) time.Duration {
 	return 10 * time.Second
 }
 
-// TestHostileTenant has a pod make in its volume what is hard to measure and to remove, while the volume is measured, deleted and made again and the driver is restarted: the calls of other tenants
-// succeed, and the driver takes little memory and few descriptors.
+// TestHostileTenant has a pod make in its volume what is hard to measure and to remove, while the volume is measured, deleted and made again and the driver
+// is restarted: the calls of other tenants succeed, and the driver takes little memory and few descriptors.
 func TestHostileTenant(t *testing.T) {
 	seed := seeds.One(t)
 	m := newMachine(t)
 	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), klog.Logger{}))
 	defer cancel()
 	m.ctx = ctx
-	conn, err := grpc.NewClient("unix://"+m.path("csi.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	// A kubelet connects for each call. A pause between attempts that grows, as by default, lets the times pass in which the driver serves.
+	pauses := grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1, MaxDelay: 100 * time.Millisecond}, MinConnectTimeout: time.Second}
+	conn, err := grpc.NewClient("unix://"+m.path("csi.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithConnectParams(pauses))
 	m.must(nil, err)
 	defer conn.Close() // test
 	newClient := func(name string) *client {
@@ -86,18 +89,22 @@ func TestHostileTenant(t *testing.T) {
 		round := 0
 		for ; !closed(enough); round++ {
 			h := &hostile{Rand: rand.New(rand.NewPCG(seed, uint64(round)))} //nolint:gosec // a round is no negative number
-			if err := c.within(hostilePatience, func(c *client) error { return c.hostileLife(round, h, enough) }); err != nil {
+			if err := c.hostileLife(round, h, enough); err != nil {
 				t.Errorf("the volume of the hostile pod, round %d: %v", round, err)
 				return
 			}
 		}
 		t.Logf("the hostile pod filled %d volumes", round)
 	})
+	var longest time.Duration
 	for end := time.Now().Add(hostileDuration(t)); time.Now().Before(end); {
 		d.watch(time.After(5 * time.Second))
+		ending := time.Now()
 		d.end()
 		d.start()
+		longest = max(longest, time.Since(ending))
 	}
+	t.Logf("the driver did not serve for at most %v", longest)
 	close(enough)
 	gone := make(chan time.Time)
 	go func() {
@@ -196,10 +203,12 @@ func (c *client) within(patience time.Duration, call func(c *client) error) erro
 // hostileLife makes a volume, has the pod fill it while it is measured, and deletes it.
 func (c *client) hostileLife(round int, h *hostile, enough <-chan struct{}) error {
 	var id string
-	err := c.until(func(o grpc.CallOption) error {
-		created, err := c.controller.CreateVolume(c.ctx, &csi.CreateVolumeRequest{Name: fmt.Sprintf("hostile-%d", round), VolumeCapabilities: []*csi.VolumeCapability{mountCapability()}}, o)
-		id = created.GetVolume().GetVolumeId()
-		return err
+	err := c.within(hostilePatience, func(c *client) error {
+		return c.until(func(o grpc.CallOption) error {
+			created, err := c.controller.CreateVolume(c.ctx, &csi.CreateVolumeRequest{Name: fmt.Sprintf("hostile-%d", round), VolumeCapabilities: []*csi.VolumeCapability{mountCapability()}}, o)
+			id = created.GetVolume().GetVolumeId()
+			return err
+		})
 	})
 	if err != nil {
 		return fmt.Errorf("create: %w", err)
@@ -221,16 +230,20 @@ func (c *client) hostileLife(round int, h *hostile, enough <-chan struct{}) erro
 	if err != nil {
 		return err
 	}
-	err = c.until(func(o grpc.CallOption) error {
-		_, err := c.node.NodeUnstageVolume(c.ctx, &csi.NodeUnstageVolumeRequest{VolumeId: id, StagingTargetPath: c.path("hostile")}, o)
-		return err
+	err = c.within(hostilePatience, func(c *client) error {
+		return c.until(func(o grpc.CallOption) error {
+			_, err := c.node.NodeUnstageVolume(c.ctx, &csi.NodeUnstageVolumeRequest{VolumeId: id, StagingTargetPath: c.path("hostile")}, o)
+			return err
+		})
 	})
 	if err != nil {
 		return fmt.Errorf("unstage: %w", err)
 	}
-	err = c.until(func(o grpc.CallOption) error {
-		_, err := c.controller.DeleteVolume(c.ctx, &csi.DeleteVolumeRequest{VolumeId: id}, o)
-		return err
+	err = c.within(hostilePatience, func(c *client) error {
+		return c.until(func(o grpc.CallOption) error {
+			_, err := c.controller.DeleteVolume(c.ctx, &csi.DeleteVolumeRequest{VolumeId: id}, o)
+			return err
+		})
 	})
 	if err != nil {
 		return fmt.Errorf("delete: %w", err)

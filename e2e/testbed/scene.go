@@ -19,7 +19,7 @@ import (
 
 const (
 	// Patience is how long a state is waited for before the test gives up; nothing is asserted about speed.
-	Patience = 3 * time.Minute
+	Patience = 10 * time.Minute
 	// Period is the time between two looks at a state.
 	Period = 50 * time.Millisecond
 )

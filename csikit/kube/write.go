@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
+	"unicode/utf8"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -22,6 +24,34 @@ func PatchError(kind, name string, err error) error {
 		return fmt.Errorf("patch %s %q: %w: %w", kind, name, ErrGone, err)
 	}
 	return fmt.Errorf("patch %s %q: %w", kind, name, err)
+}
+
+// IgnoreGone drops the error of a write to an object that is gone.
+func IgnoreGone(err error) error {
+	if errors.Is(err, ErrGone) {
+		return nil
+	}
+	return err
+}
+
+// Cut makes a text valid UTF-8 of at most that many bytes, as statuses and events are to have it; it ends at the border of a character.
+func Cut(text string, most int) string {
+	const mark = "..."
+	text = strings.ToValidUTF8(text, "\uFFFD")
+	if len(text) <= most {
+		return text
+	}
+	end := most - len(mark)
+	for end > 0 && !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return text[:end] + mark
+}
+
+// IsRefused reports whether the API server has answered that it will not do what it was asked for, as it is: users can do something about that.
+func IsRefused(err error) bool {
+	var status apierrors.APIStatus
+	return errors.As(err, &status) && !IsTransient(err) && !IsStale(err) && !errors.Is(err, ErrGone)
 }
 
 // IsTransient reports whether an error is a conflict, or means that the API server is overloaded or cannot be reached. Users cannot fix

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"strings"
 	"syscall"
 	"testing"
+	"unicode/utf8"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -68,4 +70,22 @@ func TestIsTransient(t *testing.T) {
 			}
 		})
 	}
+}
+
+func FuzzCut(f *testing.F) {
+	f.Add("text", 10)
+	f.Add("ääääääää", 7)
+	f.Add("bad \xff", 1024)
+	f.Fuzz(func(t *testing.T, text string, most int) {
+		if most < 3 || most > 1<<16 {
+			t.Skip("the API has no such limit")
+		}
+		got, valid := kube.Cut(text, most), strings.ToValidUTF8(text, "\uFFFD")
+		if len(got) > most || !utf8.ValidString(got) {
+			t.Errorf("Cut(%q, %d) = %q", text, most, got)
+		}
+		if len(valid) <= most && got != valid {
+			t.Errorf("Cut(%q, %d) = %q although it fits", text, most, got)
+		}
+	})
 }

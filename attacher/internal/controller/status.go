@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"maps"
 	"time"
-	"unicode/utf8"
 
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/outcome"
 )
 
@@ -64,7 +64,7 @@ func detachedPatch(va *storagev1.VolumeAttachment) ([]byte, error) {
 // volumeError describes err for the status, cut to the limit of the API server. The code is set if err is an answer of
 // the driver.
 func volumeError(err error, now time.Time, withCode bool) *storagev1.VolumeError {
-	e := &storagev1.VolumeError{Time: metav1.NewTime(now), Message: cut(outcome.Text(err), maxErrorMessage)}
+	e := &storagev1.VolumeError{Time: metav1.NewTime(now), Message: kube.Cut(outcome.Text(err), maxErrorMessage)}
 	if withCode && outcome.FromDriver(err) {
 		number := int32(outcome.Code(err)) //nolint:gosec // there are 17 codes
 		e.ErrorCode = &number
@@ -93,17 +93,4 @@ func currentError(va *storagev1.VolumeAttachment, during step) *storagev1.Volume
 // ours, which must not end in a write each time.
 func sameError(had, now *storagev1.VolumeError) bool {
 	return had.Message == now.Message && (had.ErrorCode == nil || now.ErrorCode != nil && *had.ErrorCode == *now.ErrorCode)
-}
-
-// cut shortens text to at most limit bytes, between two runes.
-func cut(text string, limit int) string {
-	const mark = "..."
-	if len(text) <= limit {
-		return text
-	}
-	end := limit - len(mark)
-	for end > 0 && !utf8.RuneStart(text[end]) {
-		end--
-	}
-	return text[:end] + mark
 }

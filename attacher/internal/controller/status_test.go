@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
@@ -88,23 +87,6 @@ func TestVolumeError(t *testing.T) {
 			}
 		})
 	}
-}
-
-func FuzzCut(f *testing.F) {
-	f.Add("text", 10)
-	f.Add("ääääääää", 7)
-	f.Fuzz(func(t *testing.T, text string, limit int) {
-		if limit < 3 || limit > 1<<16 || !utf8.ValidString(text) {
-			t.Skip("no such text or limit in the API")
-		}
-		got := cut(text, limit)
-		if len(got) > limit || !utf8.ValidString(got) {
-			t.Errorf("cut(%q, %d) = %q", text, limit, got)
-		}
-		if len(text) <= limit && got != text {
-			t.Errorf("cut(%q, %d) = %q although it fits", text, limit, got)
-		}
-	})
 }
 
 func TestErrorPatch(t *testing.T) {

@@ -38,7 +38,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (reconcile.Resul
 	}
 	for i, operate := range operations {
 		if err := operate(ctx, v); err != nil {
-			return reconcile.Result{}, ignoreGone(err)
+			return reconcile.Result{}, kube.IgnoreGone(err)
 		}
 		if i > 0 && !c.needsSync(v.claim) {
 			return reconcile.Result{}, nil // the first operation has left nothing to do
@@ -100,14 +100,6 @@ func (c *Controller) untilModify(ctx context.Context, v volume, last attempt) ti
 		return 0
 	}
 	return max(now, time.Until(last.of(plan.target).due))
-}
-
-// ignoreGone drops the error of a write to an object that is gone.
-func ignoreGone(err error) error {
-	if errors.Is(err, kube.ErrGone) {
-		return nil
-	}
-	return err
 }
 
 // announce records an event if ctx lasts for more than moments.

@@ -27,7 +27,7 @@ func discovery(versions map[string]string, object string) func(http.ResponseWrit
 		version, path, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, groupPath+"/"), "/")
 		resources, ok := versions[version]
 		switch {
-		case resources == "forbidden":
+		case resources == "forbidden", resources == "hidden" && path == "":
 			w.WriteHeader(http.StatusForbidden)
 			fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403}`)
 		case !ok:
@@ -53,13 +53,20 @@ func TestServed(t *testing.T) {
 		fail     bool
 		asked    []string
 	}{
-		"All":       {reason: "The newest is preferred.", versions: map[string]string{"v1": all, "v1beta2": all, "v1beta1": all}, want: "v1", asked: []string{"v1"}},
-		"Two":       {reason: "external-snapshotter 8.3 has no v1.", versions: map[string]string{"v1beta2": all, "v1beta1": all}, want: "v1beta2", asked: []string{"v1", "v1beta2"}},
-		"Oldest":    {reason: "8.0 to 8.2 have but one.", versions: map[string]string{"v1beta1": all}, want: "v1beta1", asked: []string{"v1", "v1beta2", "v1beta1"}},
-		"None":      {reason: "The kinds are not installed.", asked: []string{"v1", "v1beta2", "v1beta1"}},
-		"Alpha":     {reason: "No version of before is known.", versions: map[string]string{"v1alpha1": all}, asked: []string{"v1", "v1beta2", "v1beta1"}},
-		"Partly":    {reason: "All three kinds are needed.", versions: map[string]string{"v1": "volumegroupsnapshots volumegroupsnapshotclasses", "v1beta2": all}, want: "v1beta2", asked: []string{"v1", "v1beta2"}},
-		"Forbidden": {reason: "That is not known to be absent.", versions: map[string]string{"v1": "forbidden", "v1beta2": all}, fail: true, asked: []string{"v1"}},
+		"All":    {reason: "The newest is preferred.", versions: map[string]string{"v1": all, "v1beta2": all, "v1beta1": all}, want: "v1", asked: []string{"v1"}},
+		"Two":    {reason: "external-snapshotter 8.3 has no v1.", versions: map[string]string{"v1beta2": all, "v1beta1": all}, want: "v1beta2", asked: []string{"v1", "v1beta2"}},
+		"Oldest": {reason: "8.0 to 8.2 have but one.", versions: map[string]string{"v1beta1": all}, want: "v1beta1", asked: []string{"v1", "v1beta2", "v1beta1"}},
+		"None":   {reason: "The kinds are not installed.", asked: []string{"v1", "v1beta2", "v1beta1"}},
+		"Alpha":  {reason: "No version of before is known.", versions: map[string]string{"v1alpha1": all}, asked: []string{"v1", "v1beta2", "v1beta1"}},
+		"Partly": {reason: "All three kinds are needed.", versions: map[string]string{"v1": "volumegroupsnapshots volumegroupsnapshotclasses", "v1beta2": all}, want: "v1beta2", asked: []string{"v1", "v1beta2"}},
+		"Forbidden": {
+			reason: "That is not known to be absent.", versions: map[string]string{"v1": "forbidden", "v1beta2": all}, fail: true,
+			asked: []string{"v1", "v1/volumegroupsnapshots?limit=1"},
+		},
+		"Hidden": {
+			reason: "Discovery is refused, lists are not.", versions: map[string]string{"v1beta2": "hidden"}, want: "v1beta2",
+			asked: []string{"v1", "v1beta2", "v1beta2/volumegroupsnapshots?limit=1", "v1beta2/volumegroupsnapshotcontents?limit=1", "v1beta2/volumegroupsnapshotclasses?limit=1"},
+		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -36,7 +36,7 @@ const RevisionAnnotation = "csi.longshore.dev/crd-revision"
 
 // revisions are fingerprints of the definitions, the oldest first. The number of a revision is its place in the list, from 1.
 func revisions() []string {
-	return []string{"f37c3a8c6cc6", "6d73154eb153"}
+	return []string{"f37c3a8c6cc6", "6d73154eb153", "6e2daea2d771"}
 }
 
 // header returns the first line of a definition.
@@ -147,6 +147,9 @@ func complete(d *apiextensionsv1.CustomResourceDefinition) error {
 	for i := range d.Spec.Versions {
 		v := &d.Spec.Versions[i]
 		v.Storage = v.Name == stored
+		if kind := d.Spec.Names.Kind; v.Served && (kind == "VolumeSnapshot" || kind == "VolumeGroupSnapshot") {
+			v.AdditionalPrinterColumns = append(v.AdditionalPrinterColumns, errorColumns()...)
+		}
 	}
 	switch d.Spec.Names.Kind {
 	case "VolumeSnapshot": // a string in released definitions, though the Go type would take a number
@@ -158,6 +161,13 @@ func complete(d *apiextensionsv1.CustomResourceDefinition) error {
 		return shareStatus(d.Spec.Versions)
 	}
 	return nil
+}
+
+// errorColumns say in `kubectl get` what keeps an object from being ready, and since when.
+func errorColumns() []apiextensionsv1.CustomResourceColumnDefinition {
+	return []apiextensionsv1.CustomResourceColumnDefinition{
+		{Name: "ErrorAge", Type: "date", JSONPath: ".status.error.time"}, {Name: "Error", Type: "string", JSONPath: ".status.error.message"},
+	}
 }
 
 // notServed is a version of which objects may still be in etcd: the API server refuses a definition without it, and reads such objects

@@ -226,11 +226,12 @@ func (s *crdServer) names(t *testing.T) {
 
 // columns: what `kubectl get` prints of an object, in each version.
 func (s *crdServer) columns(t *testing.T) {
-	const snapshotStatus = "{readyToUse: true, restoreSize: 1Gi, boundVolumeSnapshotContentName: content, creationTime: '2025-01-01T00:00:00Z'}"
+	const failed = "error: {message: no space, time: '2025-01-02T00:00:00Z'}"
+	const snapshotStatus = "{readyToUse: true, restoreSize: 1Gi, boundVolumeSnapshotContentName: content, creationTime: '2025-01-01T00:00:00Z', " + failed + "}"
 	for resource, tc := range map[string]struct{ fields, status, want string }{
 		"volumesnapshots": {
 			"{spec: {source: {persistentVolumeClaimName: data}, volumeSnapshotClassName: class}}", snapshotStatus,
-			"Name=columns ReadyToUse=true SourcePVC=data SourceSnapshotContent=<nil> RestoreSize=1Gi SnapshotClass=class SnapshotContent=content CreationTime:date Age:date",
+			"Name=columns ReadyToUse=true SourcePVC=data SourceSnapshotContent=<nil> RestoreSize=1Gi SnapshotClass=class SnapshotContent=content CreationTime:date Age:date ErrorAge:date Error=no space",
 		},
 		"volumesnapshotcontents": {
 			"{spec: {driver: d, deletionPolicy: Delete, source: {volumeHandle: vol}, volumeSnapshotClassName: class, volumeSnapshotRef: {name: snap, namespace: space}}}", "{readyToUse: true, restoreSize: 1024}",
@@ -238,8 +239,8 @@ func (s *crdServer) columns(t *testing.T) {
 		},
 		"volumesnapshotclasses": {"{driver: d, deletionPolicy: Retain}", "", "Name=columns Driver=d DeletionPolicy=Retain Age:date"},
 		"volumegroupsnapshots": {
-			"{spec: {source: {selector: {matchLabels: {a: b}}}, volumeGroupSnapshotClassName: class}}", "{readyToUse: true, boundVolumeGroupSnapshotContentName: content, creationTime: '2025-01-01T00:00:00Z'}",
-			"Name=columns ReadyToUse=true VolumeGroupSnapshotClass=class VolumeGroupSnapshotContent=content CreationTime:date Age:date",
+			"{spec: {source: {selector: {matchLabels: {a: b}}}, volumeGroupSnapshotClassName: class}}", "{readyToUse: true, boundVolumeGroupSnapshotContentName: content, creationTime: '2025-01-01T00:00:00Z', " + failed + "}",
+			"Name=columns ReadyToUse=true VolumeGroupSnapshotClass=class VolumeGroupSnapshotContent=content CreationTime:date Age:date ErrorAge:date Error=no space",
 		},
 		"volumegroupsnapshotcontents": {
 			"{spec: {driver: d, deletionPolicy: Delete, source: {volumeHandles: [vol]}, volumeGroupSnapshotClassName: class, volumeGroupSnapshotRef: {name: snap, namespace: space}}}", "{readyToUse: true}",

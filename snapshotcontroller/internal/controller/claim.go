@@ -8,9 +8,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
-	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
-	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -37,7 +36,7 @@ func (c *Controller) reconcileClaim(ctx context.Context, key string) (reconcile.
 	if claim == nil || !isProtected(claim) || c.isHeld(claim, pv) {
 		return reconcile.Result{}, nil
 	}
-	return reconcile.Result{}, ignoreGone(c.patchClaim(ctx, claim, without(claim.Finalizers, snapshotapi.FinalizerClaim)))
+	return reconcile.Result{}, kube.IgnoreGone(c.patchClaim(ctx, claim, without(claim.Finalizers, snapshotapi.FinalizerClaim)))
 }
 
 func isProtected(claim *corev1.PersistentVolumeClaim) bool {
@@ -53,8 +52,8 @@ func (c *Controller) isHeld(claim *corev1.PersistentVolumeClaim, pv *corev1.Pers
 	deleting := claim.DeletionTimestamp != nil
 	if pv != nil && pv.Spec.CSI != nil {
 		handle := handleKey(pv.Spec.CSI.Driver, pv.Spec.CSI.VolumeHandle)
-		for _, content := range c.contents.ByIndex(indexHandle, handle) {
-			if isOpen(content, deleting) {
+		for _, of := range c.singles.contentsWith(indexHandle, handle) {
+			if of.isOpen(c.singles.kind, deleting) {
 				return true
 			}
 		}
@@ -63,33 +62,11 @@ func (c *Controller) isHeld(claim *corev1.PersistentVolumeClaim, pv *corev1.Pers
 		}
 	}
 	for _, s := range c.snapshots.ByIndex(indexClaim, keyOf(claim)) { // the volume may be gone, or be another one
-		if content := c.contentOf(s); content != nil && isOpen(content, deleting) {
+		if of := c.singles.findContent(ownerOfSnapshot(s).contentName()); of != nil && of.isOpen(c.singles.kind, deleting) {
 			return true
 		}
 	}
 	return false
-}
-
-// holds reports whether the driver may be taking a group snapshot of a volume. refused is as in isOpen.
-func (g *groups) holds(handle string, refused bool) bool {
-	return slices.ContainsFunc(g.groupContents.ByIndex(indexHandle, handle), func(content *groupv1.VolumeGroupSnapshotContent) bool {
-		return isOpenGroup(content, refused)
-	})
-}
-
-// isOpen reports whether the driver may be taking the snapshot of a content: it was asked for, or will be, and the outcome is not known.
-// refused: a snapshot that the driver has refused, which is tried again, does not count.
-func isOpen(content *snapshotv1.VolumeSnapshotContent, refused bool) bool {
-	status := content.Status
-	switch {
-	case content.Spec.Source.VolumeHandle == nil, content.Annotations[snapshotapi.AnnVolumeGroupSnapshotHandle] != "":
-		return false
-	case status != nil && status.SnapshotHandle != nil && *status.SnapshotHandle != "":
-		return false
-	case content.Annotations[snapshotapi.AnnBeingCreated] != "":
-		return true
-	}
-	return !refused || status == nil || status.Error == nil
 }
 
 // errClaim is that the finalizer could not be put on the claim.
@@ -110,7 +87,7 @@ func (c *Controller) protect(ctx context.Context, claims []*corev1.PersistentVol
 			return kube.ErrGone
 		}
 		keys = append(keys, keyOf(claim))
-		if isProtected(current) {
+		if isProtected(current) || current.DeletionTimestamp != nil { // no finalizer can be added to one that is being deleted
 			continue
 		}
 		if err := c.patchClaim(ctx, current, withAll(current.Finalizers, snapshotapi.FinalizerClaim)); err != nil {
@@ -119,10 +96,10 @@ func (c *Controller) protect(ctx context.Context, claims []*corev1.PersistentVol
 	}
 	c.creating.begin(keys, uid)
 	err := create(ctx)
-	if err == nil || isRefused(err) {
+	if err == nil || kube.IsRefused(err) {
 		c.creating.end(uid)
 	}
-	if isRefused(err) {
+	if kube.IsRefused(err) {
 		for _, key := range keys {
 			c.claimQueue.Add(key)
 		}
@@ -130,9 +107,9 @@ func (c *Controller) protect(ctx context.Context, claims []*corev1.PersistentVol
 	return err
 }
 
-// contentKnown ends the time in which the content of a snapshot may exist although the cache does not have it.
-func (c *Controller) contentKnown(snapshot types.UID) {
-	for _, claim := range c.creating.end(snapshot) {
+// contentKnown ends the time in which the content of an owner may exist although the cache does not have it.
+func (c *Controller) contentKnown(owner types.UID) {
+	for _, claim := range c.creating.end(owner) {
 		c.claimQueue.Add(claim)
 	}
 }
@@ -175,37 +152,53 @@ func (c *Controller) updateClaim(ctx context.Context, claim *corev1.PersistentVo
 	return claims.Update(ctx, whole, metav1.UpdateOptions{})
 }
 
-// creating has the snapshots, with their claims, for which a content was asked for without an answer: it may exist although the cache does not
-// have it. The zero value is empty.
+// creating has the owners, with their claims, for which a content was asked for without an answer: it may exist although the cache does not
+// have it, or may come when the request is served at last. The zero value is empty.
 type creating struct {
 	mu     sync.Mutex
-	claims map[types.UID][]string
+	owners map[types.UID]asked
 }
 
-func (c *creating) begin(claims []string, snapshot types.UID) {
+// asked is one creation of a content.
+type asked struct {
+	claims []string
+	at     time.Time
+}
+
+func (c *creating) begin(claims []string, owner types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.claims == nil {
-		c.claims = map[types.UID][]string{}
+	if c.owners == nil {
+		c.owners = map[types.UID]asked{}
 	}
-	c.claims[snapshot] = claims
+	c.owners[owner] = asked{claims, time.Now()}
 }
 
-// end forgets a snapshot, and returns its claims.
-func (c *creating) end(snapshot types.UID) (claims []string) {
+// end forgets an owner, and returns its claims.
+func (c *creating) end(owner types.UID) (claims []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	claims = c.claims[snapshot]
-	delete(c.claims, snapshot)
+	claims = c.owners[owner].claims
+	delete(c.owners, owner)
 	return claims
+}
+
+// rest returns how much longer a content of an owner may come: an API server gives requests up after a minute.
+func (c *creating) rest(owner types.UID) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if asked, ok := c.owners[owner]; ok {
+		return vanishGrace - time.Since(asked.at)
+	}
+	return 0
 }
 
 // of reports whether a content of a snapshot of the claim may exist.
 func (c *creating) of(claim string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, claims := range c.claims {
-		if slices.Contains(claims, claim) {
+	for _, asked := range c.owners {
+		if slices.Contains(asked.claims, claim) {
 			return true
 		}
 	}

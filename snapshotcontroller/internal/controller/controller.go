@@ -68,16 +68,13 @@ type Controller struct {
 	pvs       *kube.Informer[*corev1.PersistentVolume]
 	nodes     *nodes // nil: contents are not labelled
 
-	queue      *reconcile.Controller[string] // of VolumeSnapshots and the contents that refer to them; since started
-	claimQueue *reconcile.Controller[string] // of claims that have the finalizer
+	singles    *pairs                        // VolumeSnapshots with their contents
+	claimQueue *reconcile.Controller[string] // of claims that have the finalizer; since started
 	locks      keymutex.Locks[string]        // by claim: held while its finalizer is added or removed
 	creating   creating
-	gone       sync.Map // names of contents whose deletion the watch has brought, while their snapshots exist
-	created    sync.Map // UIDs of contents that this instance has created and that have no status yet, with the time
-	vanished   vanished[*snapshotv1.VolumeSnapshotContent]
 	deleted    sync.Map // UIDs of objects that this instance has deleted, until they are gone
 	groups     atomic.Pointer[groupsState]
-	// groupsUnread: group snapshots are served, and could not be read for groupsPatience.
+	// groupsUnread: for groupsPatience it was not to be known which group snapshots there are.
 	groupsUnread atomic.Bool
 	// updatesClaims: the role allows to update claims, and not to patch them.
 	updatesClaims atomic.Bool
@@ -87,7 +84,6 @@ type Controller struct {
 // New prepares a Controller, which starts with Run.
 func New(cfg Config) *Controller {
 	c := &Controller{cfg: cfg}
-	c.vanished.of = orphanOf
 	c.snapshots = kube.NewInformer(cfg.Snapshots.VolumeSnapshots(""), kube.InformerOptions[*snapshotv1.VolumeSnapshot]{
 		Name: "VolumeSnapshot", Resync: cfg.Resync, Transform: slimSnapshot, Encoding: snapshotapi.Encoding[*snapshotv1.VolumeSnapshot](), Index: indexSnapshots(),
 	})
@@ -103,23 +99,39 @@ func New(cfg Config) *Controller {
 	c.pvs = kube.NewInformer(cfg.Kube.PersistentVolumes(), kube.InformerOptions[*corev1.PersistentVolume]{
 		Name: "PersistentVolume", Transform: slimPV(cfg.Distributed), Index: indexPVs(),
 	})
-	c.snapshots.OnChange(c.snapshotChanged)
-	c.contents.OnChange(c.contentChanged)
+	c.singles = c.newSnapshots()
+	onChange(c.snapshots, ownerOfSnapshot, c.singles.ownerChanged)
+	onChange(c.contents, contentOfSnapshot, c.snapshotContentChanged)
 	c.classes.OnChange(c.classChanged)
 	c.claims.OnChange(c.claimChanged)
 	c.pvs.OnChange(c.pvChanged)
 	if cfg.Distributed {
 		c.nodes = newNodes(cfg.Kube)
-		c.nodes.nodes.OnChange(c.nodeChanged)
-		c.nodes.csiNodes.OnChange(c.csiNodeChanged)
+		c.nodes.nodes.OnChange(c.nodes.nodeChanged)
+		c.nodes.csiNodes.OnChange(c.nodes.csiNodeChanged)
 	}
 	return c
+}
+
+// newSnapshots returns the VolumeSnapshots with their contents.
+func (c *Controller) newSnapshots() *pairs {
+	k := snapshotKind()
+	return &pairs{Controller: c, kind: k, complete: c.completeSnapshot, sourcesOf: c.claimOfSnapshot,
+		objects: &store[*snapshotv1.VolumeSnapshot, *snapshotv1.VolumeSnapshotContent, *snapshotv1.VolumeSnapshotClass]{
+			kind: k, owners: c.snapshots, contents: c.contents, classes: c.classes, timeout: c.cfg.KubeTimeout,
+			ownersIn: func(namespace string) client[*snapshotv1.VolumeSnapshot] {
+				return c.cfg.Snapshots.VolumeSnapshots(namespace)
+			},
+			contentsIn: c.cfg.Snapshots.VolumeSnapshotContents(),
+			ownerOf:    ownerOfSnapshot, contentOf: contentOfSnapshot, classOf: classOfSnapshots, encode: encodeSnapshotContent,
+		},
+	}
 }
 
 // Run works until ctx ends, then lets operations that have begun finish. It may be called once.
 func (c *Controller) Run(ctx context.Context) (err error) {
 	// Making the queues registers their metrics, so it is left to the instance that leads.
-	if c.queue, err = c.newQueue(QueueSnapshots, c.reconcile, c.inputs); err != nil {
+	if c.singles.queue, err = c.newQueue(QueueSnapshots, c.singles.reconcile, c.singles.inputs); err != nil {
 		return err
 	}
 	if c.claimQueue, err = c.newQueue(QueueClaims, c.reconcileClaim, nil); err != nil {
@@ -143,10 +155,9 @@ func (c *Controller) Run(ctx context.Context) (err error) {
 		}
 	}
 	c.started.Store(true)
-	c.cfg.Report.show(c)
-
+	c.cfg.Report.begin()
 	err = c.work(ctx, watching)
-	c.cfg.Report.show(nil)
+	c.cfg.Report.end()
 	stop()
 	return errors.Join(err, informers.Wait())
 }
@@ -163,20 +174,17 @@ func (c *Controller) work(ctx, watching context.Context) error {
 	defer cancel()
 	defer context.AfterFunc(watching, cancel)()
 	err := kube.WaitAllSynced(ctx, c.informers()...)
-	switch {
-	case ctx.Err() != nil:
+	if ctx.Err() != nil {
 		err = nil // stopped before there was anything to do
-	case err != nil:
+	} else if err != nil {
 		cancel()
-	default:
-		c.vanished.find(c.contents.All(), func(ref corev1.ObjectReference) bool {
-			s, ok := c.snapshots.Get(ref.Namespace, ref.Name)
-			return ok && s.UID == ref.UID
-		})
 	}
 	group := errgroup.Group{}
-	group.Go(func() error { return c.queue.Run(ctx) })
+	group.Go(func() error { return c.singles.queue.Run(ctx) })
 	group.Go(func() error { return c.claimQueue.Run(ctx) })
+	if c.nodes != nil {
+		group.Go(func() error { c.followNodes(ctx); return nil })
+	}
 	if c.cfg.Groups {
 		group.Go(func() error { return c.followGroups(ctx) })
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,104 +13,143 @@ import (
 	"github.com/longshore-csi/longshore/csikit/snapshotapi"
 )
 
-// newContent makes the content of a snapshot of a claim, with its class.
-func newContent(v view) (*snapshotv1.VolumeSnapshotClass, *snapshotv1.VolumeSnapshotContent, error) {
-	s := v.snapshot
-	if err := checkClaim(s.Namespace, *s.Spec.Source.PersistentVolumeClaimName, v.claim, v.volume); err != nil {
-		return nil, nil, err
-	}
-	driver := v.volume.Spec.CSI.Driver
-	class, err := chooseClass(v, driver)
-	if err != nil {
-		return nil, nil, err
-	}
-	name := snapshotapi.ContentName(s.UID)
-	secret, err := snapshotapi.ClassSecret(snapshotSecretKeys(), class.Parameters, name, s.Namespace, s.Name)
-	if err != nil {
-		return nil, nil, problemf(ReasonContentCreationFailed, "Failed to find the secret of VolumeSnapshotClass %q: %v", class.Name, err)
-	}
-	content := &snapshotv1.VolumeSnapshotContent{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Finalizers: []string{snapshotapi.FinalizerContent}},
-		Spec: snapshotv1.VolumeSnapshotContentSpec{
-			VolumeSnapshotRef: corev1.ObjectReference{
-				Kind: snapshotapi.KindVolumeSnapshot, APIVersion: snapshotv1.SchemeGroupVersion.String(),
-				Namespace: s.Namespace, Name: s.Name, UID: s.UID, ResourceVersion: s.ResourceVersion,
-			},
-			Source:         snapshotv1.VolumeSnapshotContentSource{VolumeHandle: new(v.volume.Spec.CSI.VolumeHandle)},
-			Driver:         driver,
-			DeletionPolicy: class.DeletionPolicy, VolumeSnapshotClassName: new(class.Name),
-		},
-	}
-	if v.sourceVolumeMode {
-		content.Spec.SourceVolumeMode = v.volume.Spec.VolumeMode
-	}
-	if secret != nil {
-		content.Annotations = map[string]string{
-			snapshotapi.AnnDeletionSecretName: secret.Name, snapshotapi.AnnDeletionSecretNamespace: secret.Namespace,
-		}
-	}
-	if v.node != "" {
-		content.Labels = map[string]string{snapshotapi.LabelManagedBy: v.node}
-	}
-	return class, content, nil
+// newContent is a content to create.
+type newContent struct {
+	name    string
+	meta    metav1.ObjectMeta
+	ref     corev1.ObjectReference
+	driver  string
+	policy  snapshotv1.DeletionPolicy
+	class   string
+	volumes []string
+	// mode is that of the one volume of a snapshot, nil where it is not recorded.
+	mode *corev1.PersistentVolumeMode
 }
 
-// checkClaim returns why no snapshot can be taken of a claim now.
-func checkClaim(namespace, name string, claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) error {
-	key := namespace + "/" + name
-	switch {
-	case claim == nil:
-		return problemf(ReasonClaimMissing, "PersistentVolumeClaim %s does not exist", key)
-	case claim.Status.Phase != corev1.ClaimBound || claim.Spec.VolumeName == "":
-		return problemf(ReasonContentCreationFailed, "PersistentVolumeClaim %s is not yet bound to a PersistentVolume: no snapshot is taken until it is", key)
-	case claim.DeletionTimestamp != nil && !slices.Contains(claim.Finalizers, snapshotapi.FinalizerClaim):
-		return problemf(ReasonContentCreationFailed, "PersistentVolumeClaim %s is being deleted: no snapshot is taken of it", key)
-	case pv == nil:
-		return problemf(ReasonContentCreationFailed, "PersistentVolume %q of claim %s does not exist", claim.Spec.VolumeName, key)
+// newContent makes the content of a snapshot of claims, with its class.
+func (v view) newContent() (*class, *newContent, error) {
+	o := v.owner
+	if err := v.checkSources(); err != nil {
+		return nil, nil, err
 	}
-	ref := pv.Spec.ClaimRef
+	class, err := v.chooseClass(v.sources[0].volume.Spec.CSI.Driver)
+	if err != nil {
+		return nil, nil, err
+	}
+	name := v.contentName(o.GetUID())
+	c := &newContent{
+		name: name, meta: metav1.ObjectMeta{Name: name, Finalizers: []string{v.contentFinalizer}}, driver: class.driver, policy: class.policy, class: class.GetName(),
+		ref: corev1.ObjectReference{
+			Kind: v.ownerKind, APIVersion: v.apiVersion, Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(),
+		},
+	}
+	for _, s := range v.sources {
+		if driver := s.volume.Spec.CSI.Driver; driver != class.driver {
+			return nil, nil, problemf(ReasonValidation, "%s %q is for driver %q, claim %s has a volume of driver %q: choose a class of that driver",
+				v.classKind, class.GetName(), class.driver, keyOf(s.claim), driver)
+		}
+		c.volumes = append(c.volumes, s.volume.Spec.CSI.VolumeHandle)
+	}
+	secret, err := snapshotapi.ClassSecret(v.secret, class.parameters, name, o.GetNamespace(), o.GetName())
+	if err != nil {
+		return nil, nil, problemf(ReasonContentCreationFailed, "Failed to find the secret of %s %q: %v", v.classKind, class.GetName(), err)
+	}
+	if secret != nil {
+		c.meta.Annotations = map[string]string{v.secretName: secret.Name, v.secretNamespace: secret.Namespace}
+	}
+	if v.node != "" {
+		c.meta.Labels = map[string]string{snapshotapi.LabelManagedBy: v.node}
+	}
+	if v.sourceVolumeMode {
+		c.mode = v.sources[0].volume.Spec.VolumeMode
+	}
+	return class, c, nil
+}
+
+func encodeSnapshotContent(c *newContent) *snapshotv1.VolumeSnapshotContent {
+	return &snapshotv1.VolumeSnapshotContent{ObjectMeta: c.meta, Spec: snapshotv1.VolumeSnapshotContentSpec{
+		VolumeSnapshotRef: c.ref, Source: snapshotv1.VolumeSnapshotContentSource{VolumeHandle: &c.volumes[0]}, Driver: c.driver, DeletionPolicy: c.policy,
+		VolumeSnapshotClassName: className(c.class), SourceVolumeMode: c.mode,
+	}}
+}
+
+func encodeGroupContent(c *newContent) *groupv1.VolumeGroupSnapshotContent {
+	return &groupv1.VolumeGroupSnapshotContent{ObjectMeta: c.meta, Spec: groupv1.VolumeGroupSnapshotContentSpec{
+		VolumeGroupSnapshotRef: c.ref, Source: groupv1.VolumeGroupSnapshotContentSource{VolumeHandles: c.volumes}, Driver: c.driver, DeletionPolicy: c.policy,
+		VolumeGroupSnapshotClassName: &c.class,
+	}}
+}
+
+// className is nil for the content of a member, which has no class.
+func className(name string) *string {
+	if name == "" {
+		return nil
+	}
+	return &name
+}
+
+// checkSources returns why no snapshot can be taken of the claims now.
+func (v view) checkSources() error {
 	switch {
-	case ref == nil || ref.Namespace != claim.Namespace || ref.Name != claim.Name || ref.UID != claim.UID:
-		return problemf(ReasonContentCreationFailed, "PersistentVolume %q is not bound to claim %s", pv.Name, key)
-	case pv.Spec.CSI == nil:
-		return problemf(ReasonContentCreationFailed, "PersistentVolume %q of claim %s is not one of a CSI driver", pv.Name, key)
+	case v.selectorErr != nil:
+		return problemf(ReasonValidation, "selector: %v", v.selectorErr)
+	case len(v.sources) == 0:
+		return problemf(ReasonContentCreationFailed, "the selector matches no PersistentVolumeClaim of namespace %s", v.owner.GetNamespace())
+	}
+	for _, s := range v.sources {
+		if err := s.check(v.owner.GetNamespace()); err != nil {
+			return err
+		}
+		// Another finalizer keeps the claim of a group, and its volume, as long as a pod uses it: an application that is being taken down is backed up, too.
+		if v.owner.snapshot != nil && s.claim.DeletionTimestamp != nil && !isProtected(s.claim) {
+			return problemf(ReasonContentCreationFailed, "PersistentVolumeClaim %s is being deleted: no snapshot is taken of it", keyOf(s.claim))
+		}
 	}
 	return nil
 }
 
-// chooseClass returns the class that the snapshot names, or else the default one of the volume's driver.
-func chooseClass(v view, driver string) (*snapshotv1.VolumeSnapshotClass, error) {
-	if name := v.snapshot.Spec.VolumeSnapshotClassName; name != nil {
-		switch {
-		case v.class == nil:
-			return nil, problemf(ReasonClassFailed, "VolumeSnapshotClass %q does not exist", *name)
-		case v.class.Driver != driver:
-			return nil, problemf(ReasonValidation, "VolumeSnapshotClass %q is for driver %q, PersistentVolume %q is of driver %q: choose a class of that driver",
-				*name, v.class.Driver, v.volume.Name, driver)
-		}
-		return v.class, nil
+// check returns why no snapshot can be taken of a claim now.
+func (s source) check(namespace string) error {
+	key := namespace + "/" + s.name
+	switch {
+	case s.claim == nil:
+		return problemf(ReasonClaimMissing, "PersistentVolumeClaim %s does not exist", key)
+	case s.claim.Status.Phase != corev1.ClaimBound || s.claim.Spec.VolumeName == "":
+		return problemf(ReasonContentCreationFailed, "PersistentVolumeClaim %s is not yet bound to a PersistentVolume: no snapshot is taken until it is", key)
+	case s.volume == nil:
+		return problemf(ReasonContentCreationFailed, "PersistentVolume %q of claim %s does not exist", s.claim.Spec.VolumeName, key)
 	}
-	var found []*snapshotv1.VolumeSnapshotClass
-	for _, class := range v.classes {
-		if class.Driver == driver && class.Annotations[snapshotapi.AnnDefaultClass] == "true" {
-			found = append(found, class)
-		}
+	ref := s.volume.Spec.ClaimRef
+	switch {
+	case ref == nil || ref.Namespace != s.claim.Namespace || ref.Name != s.claim.Name || ref.UID != s.claim.UID:
+		return problemf(ReasonContentCreationFailed, "PersistentVolume %q is not bound to claim %s", s.volume.Name, key)
+	case s.volume.Spec.CSI == nil:
+		return problemf(ReasonContentCreationFailed, "PersistentVolume %q of claim %s is not one of a CSI driver", s.volume.Name, key)
 	}
-	if len(found) != 1 {
-		return nil, noDefault("snapshot", ReasonDefaultClassFailed, driver, found)
-	}
-	return found[0], nil
+	return nil
 }
 
-// noDefault says why there is no default class, in the words of the external-snapshotter: Kubernetes' storage suite looks for them.
-func noDefault[T metav1.Object](what, reason, driver string, found []T) error {
-	if len(found) == 0 {
-		return problemf(reason, "cannot find default %s class for driver %q: name a class, or mark one as the default", what, driver)
+// chooseClass returns the class that the owner names, or else the default one of the volumes' driver.
+func (v view) chooseClass(driver string) (*class, error) {
+	if name := v.owner.class; name != nil {
+		if v.named == nil {
+			return nil, problemf(ReasonClassFailed, "%s %q does not exist", v.classKind, *name)
+		}
+		return v.named, nil
 	}
-	names := make([]string, 0, len(found))
-	for _, class := range found {
-		names = append(names, fmt.Sprintf("%q", class.GetName()))
+	var names []string
+	var chosen *class
+	for _, c := range v.classes {
+		if c.driver == driver && c.GetAnnotations()[v.defaultClass] == "true" {
+			chosen, names = c, append(names, fmt.Sprintf("%q", c.GetName()))
+		}
+	}
+	switch len(names) { // in the words of the external-snapshotter: Kubernetes' storage suite looks for them
+	case 0:
+		return nil, problemf(ReasonDefaultClassFailed, "cannot find default %s class for driver %q: name a class, or mark one as the default", v.what, driver)
+	case 1:
+		return chosen, nil
 	}
 	slices.Sort(names)
-	return problemf(reason, "%d default snapshot classes were found: %s of driver %q; keep one default %s class", len(found), strings.Join(names, ", "), driver, what)
+	return nil, problemf(ReasonDefaultClassFailed, "%d default snapshot classes were found: %s of driver %q; keep one default %s class", len(names), strings.Join(names, ", "), driver, v.what)
 }

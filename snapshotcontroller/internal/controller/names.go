@@ -59,6 +59,8 @@ const (
 	// ReasonClaimFinalizer: the API server refuses the finalizer of the claim.
 	ReasonClaimFinalizer = "ErrorPVCFinalizer"
 
+	// ReasonOrphan is an event on a VolumeSnapshotContent that was made for a VolumeSnapshot which does not exist: no deletion of one deletes it.
+	ReasonOrphan = "ContentWithoutSnapshot"
 	// ReasonContentValidation is an event on a VolumeSnapshotContent: its source has none, or both, of a volume and a snapshot.
 	ReasonContentValidation = "ContentValidationError"
 )

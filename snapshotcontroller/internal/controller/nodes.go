@@ -1,14 +1,15 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/kube"
+	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/snapshotapi"
 )
 
@@ -25,10 +27,22 @@ type nodes struct {
 	// csiNodes says which drivers a node has. It runs only if the role allows it: without it, any node that can reach the volume is taken.
 	csiNodes *kube.Informer[*storagev1.CSINode]
 	drivers  bool
+
+	// changes collects what has changed until changesPause has passed, as an update of a driver takes it from each node for some seconds.
+	mu      sync.Mutex
+	changes map[nodeDriver]bool
+	changed chan struct{}
 }
+
+// nodeDriver is a driver of a node, all drivers where the driver is empty.
+type nodeDriver struct{ node, driver string }
+
+// changesPause is how long changes of nodes are collected before contents are looked at.
+const changesPause = 5 * time.Second
 
 func newNodes(client kube.Client) *nodes {
 	return &nodes{
+		changes: map[nodeDriver]bool{}, changed: make(chan struct{}, 1),
 		nodes: kube.NewInformer(client.Nodes(), kube.InformerOptions[*corev1.Node]{Name: "Node", Transform: kube.SlimNode}),
 		csiNodes: kube.NewInformer(client.CSINodes(), kube.InformerOptions[*storagev1.CSINode]{Name: "CSINode", Transform: func(node *storagev1.CSINode) *storagev1.CSINode {
 			slim := &storagev1.CSINode{ObjectMeta: slimMeta(node.ObjectMeta)}
@@ -40,15 +54,31 @@ func newNodes(client kube.Client) *nodes {
 	}
 }
 
-// findRights looks whether CSINodes may be read.
+// findRights finds out whether CSINodes may be read. It returns when the API server has answered that, or ctx ends.
 func (n *nodes) findRights(ctx context.Context, client kube.Client, timeout time.Duration) {
+	for {
+		err := n.tryRights(ctx, client, timeout)
+		n.drivers = !apierrors.IsForbidden(err)
+		if !n.drivers {
+			klog.FromContext(ctx).Error(err, "CSINodes may not be read: a node is chosen although it may lack the driver")
+		}
+		if err == nil || !n.drivers {
+			return
+		}
+		klog.FromContext(ctx).Error(err, "Cannot find out whether CSINodes may be read, trying again", logging.KeyDelay, servedRetry)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(servedRetry):
+		}
+	}
+}
+
+func (n *nodes) tryRights(ctx context.Context, client kube.Client, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	_, err := client.CSINodes().List(ctx, metav1.ListOptions{Limit: 1})
-	n.drivers = !apierrors.IsForbidden(err)
-	if !n.drivers {
-		klog.FromContext(ctx).Error(err, "CSINodes may not be read: a node is chosen although it may lack the driver")
-	}
+	return err
 }
 
 // isValid reports whether a label names a node that exists and has the driver.
@@ -99,15 +129,32 @@ func (n *nodes) choose(driver string, volumes ...*corev1.PersistentVolume) strin
 	return snapshotapi.NodeLabel(first)
 }
 
-// nodeFor returns the label for a content: that which it has, as long as its node is there, or else another. Empty: it stays as it is.
-func (c *Controller) nodeFor(content metav1.Object, driver string, volumes ...*corev1.PersistentVolume) string {
-	if c.nodes == nil {
+// nodeOf returns the label that a content is to get, as it has none, or its node is gone or has lost the driver. Empty: it stays as it is.
+func (c *Controller) nodeOf(of *content) string {
+	if c.nodes == nil || len(of.volumes) == 0 {
 		return ""
 	}
-	if content != nil {
-		if label := content.GetLabels()[snapshotapi.LabelManagedBy]; label != "" && c.nodes.isValid(label, driver) {
-			return ""
+	if label := of.GetLabels()[snapshotapi.LabelManagedBy]; label != "" && c.nodes.isValid(label, of.driver) {
+		return ""
+	}
+	volumes := make([]*corev1.PersistentVolume, 0, len(of.volumes))
+	for _, handle := range of.volumes {
+		volumes = append(volumes, c.volumeOf(of.driver, handle))
+	}
+	return c.nodes.choose(of.driver, volumes...)
+}
+
+// nodeOfSources returns the label of a content to create.
+func (c *Controller) nodeOfSources(sources []source) string {
+	var volumes []*corev1.PersistentVolume
+	driver := ""
+	for _, s := range sources {
+		if s.volume != nil && s.volume.Spec.CSI != nil {
+			driver, volumes = s.volume.Spec.CSI.Driver, append(volumes, s.volume)
 		}
+	}
+	if c.nodes == nil || len(volumes) == 0 {
+		return ""
 	}
 	return c.nodes.choose(driver, volumes...)
 }
@@ -120,35 +167,98 @@ func (c *Controller) volumeOf(driver, handle string) *corev1.PersistentVolume {
 	return nil
 }
 
-func (c *Controller) nodeChanged(before, after *corev1.Node) {
+// nodeKey is the value of indexNode of the contents of a node, by its label, and a driver; "" for contents without a node, and for all drivers.
+func nodeKey(label, driver string) string { return label + "/" + driver }
+
+func (n *nodes) nodeChanged(before, after *corev1.Node) {
 	if before == nil || after == nil || !maps.Equal(before.Labels, after.Labels) {
-		c.nodesChanged()
+		n.note(nodeDriver{cmp.Or(after, before).Name, ""})
 	}
 }
 
-func (c *Controller) csiNodeChanged(before, after *storagev1.CSINode) {
-	if before == nil || after == nil || !equality.Semantic.DeepEqual(before.Spec, after.Spec) {
-		c.nodesChanged()
-	}
-}
-
-// nodesChanged queues the contents whose node is gone or has lost the driver, and those that wait for one.
-func (c *Controller) nodesChanged() {
-	if c.Synced() != nil || !c.started.Load() {
-		return // all contents are looked at when the caches are complete
-	}
-	var keys []string
-	for content := range c.contents.All() {
-		if handle := content.Spec.Source.VolumeHandle; handle != nil && c.nodeFor(content, content.Spec.Driver, c.volumeOf(content.Spec.Driver, *handle)) != "" {
-			keys = append(keys, refKey(content))
+func (n *nodes) csiNodeChanged(before, after *storagev1.CSINode) {
+	was, is := driversOf(before), driversOf(after)
+	for driver := range was {
+		if !is[driver] {
+			n.note(nodeDriver{before.Name, driver})
 		}
 	}
-	addSorted(c.queue, keys)
+	for driver := range is {
+		if !was[driver] {
+			n.note(nodeDriver{after.Name, driver})
+		}
+	}
+}
+
+func driversOf(node *storagev1.CSINode) map[string]bool {
+	drivers := map[string]bool{}
+	if node != nil {
+		for _, driver := range node.Spec.Drivers {
+			drivers[driver.Name] = true
+		}
+	}
+	return drivers
+}
+
+// note remembers a change.
+func (n *nodes) note(change nodeDriver) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.changes[change] = true
+	select {
+	case n.changed <- struct{}{}:
+	default:
+	}
+}
+
+// take returns the changes since the last call.
+func (n *nodes) take() map[nodeDriver]bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	changes := n.changes
+	n.changes = map[nodeDriver]bool{}
+	return changes
+}
+
+// followNodes queues the contents that changes of nodes are about, until ctx ends.
+func (c *Controller) followNodes(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.nodes.changed:
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(changesPause):
+		}
+		c.nodesChanged(c.nodes.take())
+	}
+}
+
+// nodesChanged queues the contents whose node is gone or has lost the driver, and those without a node, of a driver that a node has got.
+func (c *Controller) nodesChanged(changes map[nodeDriver]bool) {
+	values := map[string]bool{}
+	for change := range changes {
+		values[nodeKey(snapshotapi.NodeLabel(change.node), change.driver)] = true
+		if _, there := c.nodes.nodes.Get("", change.node); there && (change.driver == "" || c.nodes.hasDriver(change.node, change.driver)) {
+			values[nodeKey("", change.driver)] = true
+		}
+	}
+	all := []*pairs{c.singles}
 	if on, _ := c.served(); on != nil {
-		keys = nil
-		for content := range on.groupContents.All() {
-			keys = append(keys, groupRefKey(content))
+		all = append(all, on.pairs)
+	}
+	for _, p := range all {
+		var keys []string
+		for value := range values {
+			for _, of := range p.contentsWith(indexNode, value) {
+				if p.nodeOf(of) != "" {
+					keys = append(keys, of.refKey())
+				}
+			}
 		}
-		addSorted(on.groupQueue, keys)
+		addSorted(p.queue, keys)
 	}
 }

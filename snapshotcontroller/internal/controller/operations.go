@@ -4,21 +4,8 @@ import (
 	"sync"
 	"time"
 
-	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
-	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
-)
-
-// Names of operations, as labels have them.
-const (
-	opCreate      = "CreateSnapshot"
-	opReady       = "CreateSnapshotAndReady"
-	opDelete      = "DeleteSnapshot"
-	opGroupCreate = "CreateGroupSnapshot"
-	opGroupReady  = "CreateGroupSnapshotAndReady"
-	opGroupDelete = "DeleteGroupSnapshot"
 )
 
 // Values of operation_status, snapshot_type and driver_name.
@@ -49,8 +36,9 @@ type object struct {
 
 // begun is an operation in progress.
 type begun struct {
-	at           time.Time
-	driver, kind string
+	at             time.Time
+	driver, source string
+	deletion       bool
 }
 
 // NewOperations registers snapshot_controller_operation_total_seconds and snapshot_controller_operations_in_flight on reg.
@@ -87,41 +75,26 @@ func (o *Operations) reset() {
 
 // progress is what has become of an object.
 type progress struct {
-	driver, kind             string
+	*kind
+
+	driver, source           string
 	created, ready, deleting bool
-	failed                   bool   // the status has an error
-	create, becomeReady, del string // the names of the operations
+	failed                   bool // the status has an error
 }
 
-// observe begins and ends the operations of a snapshot. content may be nil.
-func (o *Operations) observe(s *snapshotv1.VolumeSnapshot, content *snapshotv1.VolumeSnapshotContent) {
+// observe begins and ends the operations of an owner. c may be nil.
+func (o *Operations) observe(k *kind, of *owner, c *content) {
 	p := progress{
-		driver: unknownDriver, kind: dynamic, created: isCreated(s.Status), ready: s.Status != nil && ptr.Deref(s.Status.ReadyToUse, false),
-		deleting: s.DeletionTimestamp != nil, failed: s.Status != nil && s.Status.Error != nil, create: opCreate, becomeReady: opReady, del: opDelete,
+		kind: k, driver: unknownDriver, source: dynamic, created: of.status.isCreated(), ready: of.isReady(),
+		deleting: of.GetDeletionTimestamp() != nil, failed: of.status != nil && of.status.Error != nil,
 	}
-	if content != nil {
-		p.driver = content.Spec.Driver
+	if c != nil {
+		p.driver = c.driver
 	}
-	if s.Spec.Source.VolumeSnapshotContentName != nil {
-		p.kind = preProvisioned
+	if of.existing != nil {
+		p.source = preProvisioned
 	}
-	o.advance(keyOf(s), s.UID, p)
-}
-
-// observeGroup begins and ends the operations of a group snapshot. content may be nil.
-func (o *Operations) observeGroup(group *groupv1.VolumeGroupSnapshot, content *groupv1.VolumeGroupSnapshotContent) {
-	p := progress{
-		driver: unknownDriver, kind: dynamic, created: isGroupCreated(group.Status), ready: group.Status != nil && ptr.Deref(group.Status.ReadyToUse, false),
-		deleting: group.DeletionTimestamp != nil, failed: group.Status != nil && group.Status.Error != nil,
-		create: opGroupCreate, becomeReady: opGroupReady, del: opGroupDelete,
-	}
-	if content != nil {
-		p.driver = content.Spec.Driver
-	}
-	if group.Spec.Source.VolumeGroupSnapshotContentName != nil {
-		p.kind = preProvisioned
-	}
-	o.advance("group "+keyOf(group), group.UID, p)
+	o.advance(k.group+keyOf(of), of.GetUID(), p)
 }
 
 // advance begins and ends the operations of the object of a key. Of a key, one goroutine at a time calls it.
@@ -167,7 +140,7 @@ func (o *Operations) countFailure(obj *object, p progress) {
 		return
 	}
 	for name, b := range obj.operations {
-		o.duration.WithLabelValues(p.driver, name, b.kind, opFailure).Observe(time.Since(b.at).Seconds())
+		o.duration.WithLabelValues(p.driver, name, b.source, opFailure).Observe(time.Since(b.at).Seconds())
 	}
 }
 
@@ -185,10 +158,10 @@ func (o *Operations) finishLocked(key string) {
 	}
 	for name, b := range obj.operations {
 		status := opCancel
-		if name == opDelete || name == opGroupDelete {
+		if b.deletion {
 			status = opSuccess
 		}
-		o.duration.WithLabelValues(b.driver, name, b.kind, status).Observe(time.Since(b.at).Seconds())
+		o.duration.WithLabelValues(b.driver, name, b.source, status).Observe(time.Since(b.at).Seconds())
 	}
 	delete(o.running, key)
 }
@@ -198,7 +171,7 @@ func (obj *object) begin(p progress, names ...string) {
 	for _, name := range names {
 		b, ok := obj.operations[name]
 		if !ok {
-			b = begun{at: time.Now(), driver: p.driver, kind: p.kind}
+			b = begun{at: time.Now(), driver: p.driver, source: p.source, deletion: name == p.del}
 		}
 		if p.driver != unknownDriver {
 			b.driver = p.driver
@@ -210,7 +183,7 @@ func (obj *object) begin(p progress, names ...string) {
 func (o *Operations) end(obj *object, p progress, status string, names ...string) {
 	for _, name := range names {
 		if b, ok := obj.operations[name]; ok {
-			o.duration.WithLabelValues(p.driver, name, p.kind, status).Observe(time.Since(b.at).Seconds())
+			o.duration.WithLabelValues(p.driver, name, p.source, status).Observe(time.Since(b.at).Seconds())
 			delete(obj.operations, name)
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -50,24 +49,18 @@ func TestOperations(t *testing.T) {
 		"ReadyBefore":   {reason: "nothing was waited for", steps: []seen{{ready: true, content: true}, {after: 1, gone: true}}},
 	}
 	for name, tt := range tests {
-		for _, group := range []bool{false, true} {
-			t.Run(fmt.Sprint(name, group), func(t *testing.T) {
+		for _, k := range []*kind{snapshotKind(), groupKind()} {
+			t.Run(name+k.group, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					registry := prometheus.NewRegistry()
 					o := NewOperations(registry)
 					for _, s := range tt.steps {
 						<-time.After(time.Duration(s.after) * time.Second)
-						if group {
-							s.observeGroup(o, tt.preProvisioned)
-						} else {
-							s.observe(o, tt.preProvisioned)
-						}
+						s.observe(o, k, tt.preProvisioned)
 					}
 					want := slices.Clone(tt.want)
 					for i := range want {
-						if group {
-							want[i] = groupReason(want[i])
-						}
+						want[i] = k.reason(want[i])
 					}
 					got, inFlight := samples(t, registry)
 					if diff := cmp.Diff(want, got); diff != "" || inFlight != tt.inFlight {
@@ -104,36 +97,21 @@ func (s seen) time() *metav1.Time {
 	return nil
 }
 
-func (s seen) observe(o *Operations, preProvisioned bool) {
+func (s seen) observe(o *Operations, k *kind, preProvisioned bool) {
+	meta := s.meta()
 	if s.gone {
-		o.finish("ns/s")
+		o.finish(k.group + keyOf(&meta))
 		return
 	}
-	snapshot := &snapshotv1.VolumeSnapshot{ObjectMeta: s.meta(), Status: &snapshotv1.VolumeSnapshotStatus{ReadyToUse: &s.ready, Error: s.errorOf(), CreationTime: s.time()}}
+	of := &owner{Object: &meta, status: &status{Ready: &s.ready, Error: s.errorOf(), Created: s.time()}}
 	if preProvisioned {
-		snapshot.Spec.Source.VolumeSnapshotContentName = new("c")
+		of.existing = new("c")
 	}
-	var content *snapshotv1.VolumeSnapshotContent
+	var c *content
 	if s.content {
-		content = &snapshotv1.VolumeSnapshotContent{Spec: snapshotv1.VolumeSnapshotContentSpec{Driver: "d"}}
+		c = &content{driver: "d"}
 	}
-	o.observe(snapshot, content)
-}
-
-func (s seen) observeGroup(o *Operations, preProvisioned bool) {
-	if s.gone {
-		o.finish("group ns/s")
-		return
-	}
-	snapshot := &groupv1.VolumeGroupSnapshot{ObjectMeta: s.meta(), Status: &groupv1.VolumeGroupSnapshotStatus{ReadyToUse: &s.ready, Error: s.errorOf(), CreationTime: s.time()}}
-	if preProvisioned {
-		snapshot.Spec.Source.VolumeGroupSnapshotContentName = new("c")
-	}
-	var content *groupv1.VolumeGroupSnapshotContent
-	if s.content {
-		content = &groupv1.VolumeGroupSnapshotContent{Spec: groupv1.VolumeGroupSnapshotContentSpec{Driver: "d"}}
-	}
-	o.observeGroup(snapshot, content)
+	o.observe(k, of, c)
 }
 
 // samples returns the samples of the histogram, one line each, if the count of a label set is above 1 the seconds of all, and the gauge.

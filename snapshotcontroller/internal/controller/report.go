@@ -1,13 +1,9 @@
 package controller
 
 import (
-	"sync/atomic"
+	"sync"
 
-	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/utils/ptr"
-
-	"github.com/longshore-csi/longshore/csikit/snapshotapi"
 )
 
 // Values of the label state of snapshot_controller_snapshots.
@@ -25,12 +21,25 @@ const (
 	problemNoGroup    = "no_group"
 )
 
-// Report counts, whenever metrics are read, what the caches of the controller that works have: snapshots by state, and contents that lack
-// the object that they belong to. An instance that does not work reports nothing.
+// Report counts what the controller that works has: snapshots by state, and contents that lack the object that they belong to. Each reconciliation notes what
+// it has seen, so that reading the metrics costs nothing. An instance that does not work reports nothing.
 type Report struct {
-	current             atomic.Pointer[Controller]
 	snapshots, dangling *prometheus.Desc
+
+	mu     sync.Mutex
+	noted  map[string]noted // by key; nil: no instance works here
+	states map[string]int
+	lacks  map[lack]int
 }
+
+// noted is what is counted of a key.
+type noted struct {
+	state string // empty: there is no snapshot
+	lacks []lack
+}
+
+// lack are the labels of a content that lacks what it belongs to.
+type lack struct{ driver, policy, problem string }
 
 var _ prometheus.Collector = (*Report)(nil)
 
@@ -45,10 +54,58 @@ func NewReport(reg prometheus.Registerer) *Report {
 	return r
 }
 
-// show has a controller counted, nil for none.
-func (r *Report) show(c *Controller) {
+// begin begins to count, end ends it.
+func (r *Report) begin() {
 	if r != nil {
-		r.current.Store(c)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.noted, r.lacks = map[string]noted{}, map[lack]int{}
+		r.states = map[string]int{stateReady: 0, statePending: 0, stateFailed: 0, stateDeleting: 0, stateMissing: 0}
+	}
+}
+
+func (r *Report) end() {
+	if r != nil {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.noted = nil
+	}
+}
+
+// note replaces what is counted of a snapshot and the contents that refer to it. o is nil where there is none. Group snapshots are not counted.
+func (r *Report) note(p *pairs, key string, o *owner, contents []*content) {
+	if r == nil || p != p.singles {
+		return
+	}
+	now := noted{state: p.stateOf(o)}
+	for _, c := range contents {
+		if problem := p.danglingProblem(o, c); problem != "" {
+			now.lacks = append(now.lacks, lack{c.driver, string(c.policy), problem})
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.noted == nil {
+		return
+	}
+	r.count(r.noted[key], -1)
+	r.count(now, 1)
+	if now.state == "" && len(now.lacks) == 0 {
+		delete(r.noted, key)
+	} else {
+		r.noted[key] = now
+	}
+}
+
+// count adds to the counters.
+func (r *Report) count(of noted, n int) {
+	if of.state != "" {
+		r.states[of.state] += n
+	}
+	for _, l := range of.lacks {
+		if r.lacks[l] += n; r.lacks[l] == 0 {
+			delete(r.lacks, l)
+		}
 	}
 }
 
@@ -60,76 +117,46 @@ func (r *Report) Describe(out chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (r *Report) Collect(out chan<- prometheus.Metric) {
-	c := r.current.Load()
-	if c == nil || c.Synced() != nil {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.noted == nil {
 		return
 	}
-	states := map[string]int{stateReady: 0, statePending: 0, stateFailed: 0, stateDeleting: 0, stateMissing: 0}
-	for s := range c.snapshots.All() {
-		states[c.stateOf(s)]++
-	}
-	for state, n := range states {
+	for state, n := range r.states {
 		out <- prometheus.MustNewConstMetric(r.snapshots, prometheus.GaugeValue, float64(n), state)
 	}
-	type labels struct{ driver, policy, problem string }
-	dangling := map[labels]int{}
-	for content := range c.contents.All() {
-		if problem := c.danglingProblem(content); problem != "" {
-			dangling[labels{content.Spec.Driver, string(content.Spec.DeletionPolicy), problem}]++
-		}
-	}
-	for l, n := range dangling {
+	for l, n := range r.lacks {
 		out <- prometheus.MustNewConstMetric(r.dangling, prometheus.GaugeValue, float64(n), l.driver, l.policy, l.problem)
 	}
 }
 
-// stateOf returns the value of the label state for a snapshot.
-func (c *Controller) stateOf(s *snapshotv1.VolumeSnapshot) string {
-	_, found := c.contents.Get("", boundName(s))
-	status := statusOf(s)
+// stateOf returns the value of the label state for a snapshot, empty for none.
+func (p *pairs) stateOf(o *owner) string {
 	switch {
-	case s.DeletionTimestamp != nil:
+	case o == nil:
+		return ""
+	case o.GetDeletionTimestamp() != nil:
 		return stateDeleting
-	case boundName(s) != "" && !found:
+	case o.bound() != "" && p.findContent(o.bound()) == nil:
 		return stateMissing
-	case status.Error != nil:
+	case o.status != nil && o.status.Error != nil:
 		return stateFailed
-	case ptr.Deref(status.ReadyToUse, false):
+	case o.isReady():
 		return stateReady
 	}
 	return statePending
 }
 
 // danglingProblem returns what a content lacks: its VolumeSnapshot, once it was bound to one, or, if it belongs to a group snapshot, that. Empty:
-// nothing. A content that is retained after its snapshot lacks it rightly, which its deletion policy says.
-func (c *Controller) danglingProblem(content *snapshotv1.VolumeSnapshotContent) string {
-	ref := content.Spec.VolumeSnapshotRef
-	s, found := c.snapshots.Get(ref.Namespace, ref.Name)
-	switch on, known := c.served(); {
-	case ref.UID != "" && (!found || s.UID != ref.UID):
+// nothing. A content that is retained after its snapshot lacks it rightly, which its deletion policy says. o is the snapshot of that name.
+func (p *pairs) danglingProblem(o *owner, c *content) string {
+	switch on, known := p.served(); {
+	case c.ref.UID != "" && (o == nil || o.GetUID() != c.ref.UID):
 		return problemNoSnapshot
 	case !known:
 		return ""
-	case groupHandle(content) != "" && (on == nil || !on.hasGroup(content.Spec.Driver, groupHandle(content))):
+	case groupHandle(c.single) != "" && (on == nil || !on.hasGroup(c.driver, groupHandle(c.single))):
 		return problemNoGroup
 	}
 	return ""
-}
-
-// groupHandle returns the handle of the group snapshot that a content belongs to, empty for none.
-func groupHandle(content *snapshotv1.VolumeSnapshotContent) string {
-	if content.Status != nil && ptr.Deref(content.Status.VolumeGroupSnapshotHandle, "") != "" {
-		return *content.Status.VolumeGroupSnapshotHandle
-	}
-	return content.Annotations[snapshotapi.AnnVolumeGroupSnapshotHandle]
-}
-
-// hasGroup reports whether a group content has a handle of a driver.
-func (g *groups) hasGroup(driver, handle string) bool {
-	for _, of := range g.groupContents.ByIndex(indexGroup, handle) {
-		if of.Spec.Driver == driver {
-			return true
-		}
-	}
-	return false
 }

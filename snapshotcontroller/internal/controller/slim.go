@@ -39,7 +39,7 @@ func slimClass(class *snapshotv1.VolumeSnapshotClass) *snapshotv1.VolumeSnapshot
 	slim := &snapshotv1.VolumeSnapshotClass{
 		ObjectMeta: slimMeta(class.ObjectMeta, snapshotapi.AnnDefaultClass), Driver: class.Driver, DeletionPolicy: class.DeletionPolicy,
 	}
-	slim.Parameters = secretParameters(class.Parameters)
+	slim.Parameters = snapshotKind().secretParameters(class.Parameters)
 	return slim
 }
 

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"slices"
 
-	"k8s.io/utils/ptr"
-
 	"github.com/longshore-csi/longshore/csikit/reconcile"
 )
 
@@ -28,16 +26,16 @@ func (c *Controller) State() any {
 	if !c.started.Load() {
 		return nil
 	}
-	s := State{Queues: []reconcile.State{c.queue.State(), c.claimQueue.State()}, Waiting: []Waiting{}}
+	s := State{Queues: []reconcile.State{c.singles.queue.State(), c.claimQueue.State()}, Waiting: []Waiting{}}
 	for snapshot := range c.snapshots.All() {
-		status := statusOf(snapshot)
-		deleting := snapshot.DeletionTimestamp != nil
-		if ptr.Deref(status.ReadyToUse, false) && !deleting {
+		o := ownerOfSnapshot(snapshot)
+		deleting := o.GetDeletionTimestamp() != nil
+		if o.isReady() && !deleting {
 			continue
 		}
-		w := Waiting{Snapshot: keyOf(snapshot), Content: boundName(snapshot), Deleting: deleting}
-		if status.Error != nil {
-			w.Error = messageOf(status.Error)
+		w := Waiting{Snapshot: keyOf(o), Content: o.bound(), Deleting: deleting}
+		if o.status != nil && o.status.Error != nil {
+			w.Error = messageOf(o.status.Error)
 		}
 		s.Waiting = append(s.Waiting, w)
 	}

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 	"unicode"
-	"unicode/utf8"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -17,40 +16,32 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 
+	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/snapshotapi"
 )
 
 // maxMessage is how much of an error the status has.
 const maxMessage = 1024
 
-// statusOf returns a copy of the status.
-func statusOf(s *snapshotv1.VolumeSnapshot) *snapshotv1.VolumeSnapshotStatus {
-	if s.Status == nil {
-		return &snapshotv1.VolumeSnapshotStatus{}
-	}
-	return s.Status.DeepCopy()
-}
-
-// copiedStatus is the status of a snapshot that is bound to a content. What the driver reports of time and size stays as it was first reported;
+// copiedStatus is the status of an owner that is bound to a content. What the driver reports of time and size stays as it was first reported;
 // 0 is none.
-func copiedStatus(s *snapshotv1.VolumeSnapshot, content *snapshotv1.VolumeSnapshotContent, group *groupRef) *snapshotv1.VolumeSnapshotStatus {
-	status, from := statusOf(s), content.Status
+func (v view) copiedStatus() *status {
+	now, from := v.owner.copyStatus(), v.content.status
 	if from == nil {
-		from = &snapshotv1.VolumeSnapshotContentStatus{}
+		from = &contentStatus{}
 	}
-	status.BoundVolumeSnapshotContentName = &content.Name
-	status.ReadyToUse = new(ptr.Deref(from.ReadyToUse, false))
-	if ns := ptr.Deref(from.CreationTime, 0); ns != 0 && isUnknown(status.CreationTime) {
-		status.CreationTime = seconds(time.Unix(0, ns))
+	now.Bound, now.Ready = v.content.GetName(), new(from.ready)
+	if !from.created.IsZero() && isUnknown(now.Created) {
+		now.Created = seconds(from.created)
 	}
-	if size := from.RestoreSize; size != nil && (status.RestoreSize == nil || status.RestoreSize.IsZero()) {
-		status.RestoreSize = resource.NewQuantity(*size, resource.BinarySI)
+	if size := from.size; size != nil && (now.Size == nil || now.Size.IsZero()) {
+		now.Size = resource.NewQuantity(*size, resource.BinarySI)
 	}
-	if group != nil {
-		status.VolumeGroupSnapshotName = &group.name
+	if v.group != nil {
+		now.Group = &v.group.name
 	}
-	status.Error = copiedError(status.Error, from.Error)
-	return status
+	now.Error = copiedError(now.Error, from.err)
+	return now
 }
 
 // isUnknown reports whether a time is none, which some versions wrote as the beginning of 1970.
@@ -77,20 +68,7 @@ func messageOf(err *snapshotv1.VolumeSnapshotError) string {
 	if err == nil || err.Message == nil {
 		return "unknown error"
 	}
-	return cut(*err.Message)
-}
-
-// cut limits a text to what a status is to have, at the border of a character.
-func cut(text string) string {
-	text = strings.ToValidUTF8(text, "\uFFFD")
-	if len(text) <= maxMessage {
-		return text
-	}
-	end := maxMessage - len("...")
-	for !utf8.RuneStart(text[end]) {
-		end--
-	}
-	return text[:end] + "..."
+	return kube.Cut(*err.Message, maxMessage)
 }
 
 // cause is a message without the words that have a digit: addresses, identities of requests, durations. What is quoted is kept, as
@@ -104,69 +82,74 @@ func cause(message string) string {
 
 // statusEvents are the events about what the content reports. There is none about a snapshot whose first status says that it is ready:
 // nobody has waited for it.
-func statusEvents(s *snapshotv1.VolumeSnapshot, content *snapshotv1.VolumeSnapshotContent, now *snapshotv1.VolumeSnapshotStatus) []event {
+func (v view) statusEvents(now *status) []event {
 	var events []event
-	was := statusOf(s)
-	ready, wasReady := ptr.Deref(now.ReadyToUse, false), ptr.Deref(was.ReadyToUse, false)
-	if boundName(s) == "" && content.Status == nil && content.Spec.Source.VolumeHandle != nil {
-		events = append(events, event{reason: ReasonCreating, message: fmt.Sprintf("Waiting for a snapshot %s to be created by the CSI driver.", keyOf(s))})
+	o, from := v.owner, v.content.status
+	ready := ptr.Deref(now.Ready, false)
+	if o.bound() == "" && from == nil && len(v.content.volumes) > 0 {
+		events = append(events, event{reason: ReasonCreating, message: fmt.Sprintf("Waiting for a %s %s to be created by the CSI driver.", v.what, keyOf(o))})
 	}
-	if isCreated(now) && !isCreated(was) && !ready {
-		events = append(events, event{reason: ReasonCreated, message: fmt.Sprintf("Snapshot %s was successfully created by the CSI driver.", keyOf(s))})
+	if now.isCreated() && !o.status.isCreated() && !ready {
+		events = append(events, event{reason: ReasonCreated, message: fmt.Sprintf("%s %s was successfully created by the CSI driver.", v.What, keyOf(o))})
 	}
-	if ready && !wasReady && s.Status != nil {
-		events = append(events, event{reason: ReasonReady, message: fmt.Sprintf("Snapshot %s is ready to use.", keyOf(s))})
+	if ready && !o.isReady() && o.status != nil {
+		events = append(events, event{reason: ReasonReady, message: fmt.Sprintf("%s %s is ready to use.", v.What, keyOf(o))})
 	}
-	if content.Status != nil && content.Status.Error != nil {
+	if from != nil && from.err != nil {
 		events = append(events, event{true, ReasonCreationFailed, messageOf(now.Error)})
 	}
 	return events
 }
 
-// isCreated reports whether the driver has taken the snapshot.
-func isCreated(status *snapshotv1.VolumeSnapshotStatus) bool {
-	return status != nil && (!isUnknown(status.CreationTime) || ptr.Deref(status.ReadyToUse, false))
-}
-
-// planStatus writes a status if it differs from what the snapshot has.
-func planStatus(s *snapshotv1.VolumeSnapshot, status *snapshotv1.VolumeSnapshotStatus) plan {
-	if equality.Semantic.DeepEqual(s.Status, status) {
+// planStatus writes a status if it differs from what the owner has.
+func planStatus(o *owner, now *status) plan {
+	if equality.Semantic.DeepEqual(o.status, now) {
 		return plan{verdict: doNothing}
 	}
-	return plan{verdict: doStatus, status: status}
+	return plan{verdict: doStatus, status: now}
+}
+
+// fields are those of a status in the API.
+func (k *kind) fields(s *status) map[string]any {
+	fields := map[string]any{}
+	if s == nil {
+		return fields
+	}
+	if s.Bound != "" {
+		fields[k.boundField] = s.Bound
+	}
+	if s.Ready != nil {
+		fields["readyToUse"] = *s.Ready
+	}
+	if s.Created != nil {
+		fields["creationTime"] = s.Created
+	}
+	if s.Size != nil {
+		fields["restoreSize"] = s.Size
+	}
+	if s.Error != nil {
+		fields["error"] = s.Error
+	}
+	if s.Group != nil {
+		fields["volumeGroupSnapshotName"] = *s.Group
+	}
+	return fields
 }
 
 // statusPatch is a merge patch that makes one status of another, for the object that was read.
-func statusPatch(obj metav1.Object, before, after any) ([]byte, error) {
-	from, err := fields(before)
-	if err != nil {
-		return nil, err
-	}
-	to, err := fields(after)
-	if err != nil {
-		return nil, err
-	}
-	status := map[string]any{}
+func statusPatch(obj metav1.Object, from, to map[string]any) ([]byte, error) {
+	changes := map[string]any{}
 	for name, value := range to {
 		if !equality.Semantic.DeepEqual(from[name], value) {
-			status[name] = value
+			changes[name] = value
 		}
 	}
 	for name := range from {
 		if _, ok := to[name]; !ok {
-			status[name] = nil
+			changes[name] = nil
 		}
 	}
-	return json.Marshal(map[string]any{"metadata": asRead(obj), "status": status})
-}
-
-func fields(status any) (map[string]any, error) {
-	data, err := json.Marshal(status)
-	if err != nil {
-		return nil, err
-	}
-	var fields map[string]any
-	return fields, json.Unmarshal(data, &fields)
+	return json.Marshal(map[string]any{"metadata": asRead(obj), "status": changes})
 }
 
 // asRead is the part of a patch's metadata that makes it a conflict for an object that has changed since.
@@ -176,14 +159,6 @@ func asRead(obj metav1.Object) map[string]any {
 
 // keyOf returns namespace/name.
 func keyOf(obj metav1.Object) string { return obj.GetNamespace() + "/" + obj.GetName() }
-
-// boundName returns the name of the content that the snapshot is bound to, or nothing.
-func boundName(s *snapshotv1.VolumeSnapshot) string {
-	if s.Status == nil {
-		return ""
-	}
-	return ptr.Deref(s.Status.BoundVolumeSnapshotContentName, "")
-}
 
 // refersTo reports whether a reference is to this very snapshot, or group snapshot.
 func refersTo(ref corev1.ObjectReference, obj metav1.Object) bool {
@@ -199,8 +174,8 @@ func refText(ref corev1.ObjectReference) string {
 
 // ownerGroup returns the group snapshot that owns a snapshot, nil for none. The version in the reference is that in which somebody wrote it,
 // and identifies nothing.
-func ownerGroup(s *snapshotv1.VolumeSnapshot) *groupRef {
-	for _, owner := range s.OwnerReferences {
+func ownerGroup(obj metav1.Object) *groupRef {
+	for _, owner := range obj.GetOwnerReferences() {
 		gv, err := schema.ParseGroupVersion(owner.APIVersion)
 		if err == nil && gv.Group == snapshotapi.GroupSnapshotGroup && owner.Kind == snapshotapi.KindVolumeGroupSnapshot {
 			return &groupRef{owner.Name, owner.UID}

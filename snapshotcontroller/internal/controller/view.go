@@ -1,84 +1,107 @@
 package controller
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"time"
 
-	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/longshore-csi/longshore/csikit/snapshotapi"
 )
 
-// view collects what the caches have about a snapshot.
-func (c *Controller) view(s *snapshotv1.VolumeSnapshot) view {
-	v := view{snapshot: s, content: c.contentOf(s), sourceVolumeMode: c.cfg.SourceVolumeMode}
-	if v.content == nil {
-		_, v.contentGone = c.gone.Load(contentName(s))
+// finalizerProvisioner is csi-provisioner's on a VolumeSnapshot, as long as it makes a volume of it.
+const finalizerProvisioner = "provisioner.storage.kubernetes.io/volumesnapshot-as-source-protection"
+
+// bindGrace is how long a new content may have no status before its owner is shown as bound to it.
+const bindGrace = time.Second
+
+// view collects what the caches have about an owner.
+func (p *pairs) view(o *owner) view {
+	v := view{kind: p.kind, owner: o, sourceVolumeMode: p.cfg.SourceVolumeMode, groupVersion: p.groupVersion()}
+	name := o.contentName()
+	if c := p.findContent(name); c != nil {
+		v.content, v.grace, v.node = c, p.graceOf(c), p.nodeOf(c)
+		_, v.contentDeleted = p.deleted.Load(c.GetUID())
 	} else {
-		_, v.contentDeleted = c.deleted.Load(v.content.UID)
-		v.grace = c.graceOf(v.content)
+		_, v.contentGone = p.gone.Load(name)
+		v.unanswered = p.creating.rest(o.GetUID())
 	}
-	var group *groupv1.VolumeGroupSnapshot
-	v.group, group, v.groupKnown = c.groupOf(s, v.content)
-	v.groupExists = group != nil
-	v.groupVersion = c.groupVersion()
-	v.groupDeleting = group != nil && group.DeletionTimestamp != nil
-	if s.DeletionTimestamp != nil {
-		v.restoring = c.restoring(s)
-	}
-	if v.content == nil && s.DeletionTimestamp == nil && s.Spec.Source.PersistentVolumeClaimName != nil {
-		v.claim, v.volume = c.claimOf(s.Namespace, *s.Spec.Source.PersistentVolumeClaimName)
-		if name := s.Spec.VolumeSnapshotClassName; name != nil {
-			v.class, _ = c.classes.Get("", *name)
+	if v.content == nil && o.dynamic && o.GetDeletionTimestamp() == nil {
+		v.sources, v.selectorErr = p.sourcesOf(o)
+		if o.class != nil {
+			v.named = p.findClass(*o.class)
 		} else {
-			v.classes = c.classes.List()
+			v.classes = p.allClasses()
 		}
-		if v.volume != nil && v.volume.Spec.CSI != nil {
-			v.node = c.nodeFor(nil, v.volume.Spec.CSI.Driver, v.volume)
-		}
+		v.node = p.nodeOfSources(v.sources)
 	}
-	if content := v.content; content != nil && content.Spec.Source.VolumeHandle != nil {
-		v.node = c.nodeFor(content, content.Spec.Driver, c.volumeOf(content.Spec.Driver, *content.Spec.Source.VolumeHandle))
-	}
+	p.complete(&v)
 	return v
 }
 
-// bindGrace is how long a new content may have no status before its snapshot is shown as bound to it.
-const bindGrace = time.Second
+// contentName returns the name of the owner's content, whether it exists or not.
+func (o *owner) contentName() string {
+	if o.existing != nil {
+		return *o.existing
+	}
+	if name := o.bound(); name != "" {
+		return name
+	}
+	if o.group != nil {
+		return snapshotapi.GroupContentName(o.GetUID())
+	}
+	if suffix, ok := strings.CutPrefix(o.GetName(), "snapshot-"); ok && ownerGroup(o) != nil {
+		return "snapcontent-" + suffix // a member, whose two names have the same hash
+	}
+	return snapshotapi.ContentName(o.GetUID())
+}
 
 // graceOf returns how much of bindGrace is left of a content that this instance has created.
-func (c *Controller) graceOf(content *snapshotv1.VolumeSnapshotContent) time.Duration {
-	if at, ok := c.created.Load(content.UID); ok {
-		if at, ok := at.(time.Time); ok && content.Status == nil {
+func (p *pairs) graceOf(c *content) time.Duration {
+	if at, ok := p.created.Load(c.GetUID()); ok {
+		if at, ok := at.(time.Time); ok && c.status == nil {
 			return bindGrace - time.Since(at)
 		}
-		c.created.Delete(content.UID)
+		p.created.Delete(c.GetUID())
 	}
 	return 0
 }
 
-// contentOf returns the content that the snapshot names, or is bound to, or that was made for it; nil if there is none.
-func (c *Controller) contentOf(s *snapshotv1.VolumeSnapshot) *snapshotv1.VolumeSnapshotContent {
-	if content, ok := c.contents.Get("", contentName(s)); ok {
-		return content
+// completeSnapshot adds the group that a snapshot is a member of, and what it is being restored to.
+func (c *Controller) completeSnapshot(v *view) {
+	c.groupOf(v)
+	if v.owner.GetDeletionTimestamp() != nil {
+		v.inUse = c.useOf(v.kind, v.owner.snapshot)
 	}
-	return nil
 }
 
-// contentName returns the name of the snapshot's content, whether it exists or not.
-func contentName(s *snapshotv1.VolumeSnapshot) string {
-	if name := s.Spec.Source.VolumeSnapshotContentName; name != nil {
-		return *name
+// useOf says what is being made of a snapshot: a claim that is not bound yet, or a volume that csi-provisioner makes, also of a claim that is gone. Empty: nothing.
+func (c *Controller) useOf(k *kind, s *snapshotv1.VolumeSnapshot) string {
+	first := ""
+	for _, claim := range c.claims.ByIndex(indexRestored, keyOf(s)) {
+		if first == "" || keyOf(claim) < first {
+			first = keyOf(claim)
+		}
 	}
-	if name := boundName(s); name != "" {
-		return name
+	switch {
+	case first != "":
+		return fmt.Sprintf("%s: %s when claim %s is bound or deleted", k.held, k.released, first)
+	case slices.Contains(s.Finalizers, finalizerProvisioner):
+		return fmt.Sprintf("%s: %s when csi-provisioner has answered, and removes the finalizer %s", k.held, k.released, finalizerProvisioner)
 	}
-	if suffix, ok := strings.CutPrefix(s.Name, "snapshot-"); ok && ownerGroup(s) != nil {
-		return "snapcontent-" + suffix // a member, whose two names have the same hash
-	}
-	return snapshotapi.ContentName(s.UID)
+	return ""
+}
+
+// claimOfSnapshot returns the claim that a snapshot is to be taken of.
+func (c *Controller) claimOfSnapshot(o *owner) ([]source, error) {
+	name := *o.snapshot.Spec.Source.PersistentVolumeClaimName
+	claim, pv := c.claimOf(o.GetNamespace(), name)
+	return []source{{name, claim, pv}}, nil
 }
 
 // claimOf returns a claim and its volume, nil for what does not exist.
@@ -93,13 +116,55 @@ func (c *Controller) claimOf(namespace, name string) (*corev1.PersistentVolumeCl
 	return claim, nil
 }
 
-// restoring returns the name of a claim that is being restored from the snapshot, the first of them, or nothing.
-func (c *Controller) restoring(s *snapshotv1.VolumeSnapshot) string {
-	first := ""
-	for _, claim := range c.claims.ByIndex(indexRestored, keyOf(s)) {
-		if first == "" || keyOf(claim) < first {
-			first = keyOf(claim)
+// inputs identifies what an owner, and the contents that refer to its name, are decided by, without what the controller writes into the owner.
+func (p *pairs) inputs(key string) any {
+	namespace, name, _ := strings.Cut(key, "/")
+	var parts []string
+	if o := p.findOwner(namespace, name); o != nil {
+		parts = p.view(o).inputs()
+	}
+	return strings.Join(append(parts, versions(p.contentsOf(key))...), "\n")
+}
+
+// inputs identifies what plan decides about.
+func (v view) inputs() []string {
+	parts := []string{
+		string(v.owner.GetUID()), fmt.Sprint(v.owner.GetDeletionTimestamp() != nil, v.owner.GetFinalizers()), ptr.Deref(v.owner.class, ""), v.inUse, v.node,
+		fmt.Sprint(v.groupUnknown, v.groupUnread, v.groupExists, v.groupDeleting),
+	}
+	if v.content != nil {
+		parts = append(parts, version(v.content))
+	}
+	if v.named != nil {
+		parts = append(parts, version(v.named))
+	}
+	parts = append(parts, versions(v.classes)...)
+	for _, s := range v.sources {
+		if s.claim != nil {
+			parts = append(parts, string(s.claim.UID), s.claim.Spec.VolumeName, string(s.claim.Status.Phase))
+		}
+		if s.volume != nil {
+			parts = append(parts, string(s.volume.UID), fmt.Sprint(s.volume.Spec.ClaimRef))
 		}
 	}
-	return first
+	for _, m := range v.members {
+		parts = append(parts, fmt.Sprint(m.snapshot != nil))
+		if m.content != nil {
+			parts = append(parts, version(m.content))
+		}
+	}
+	return parts
 }
+
+// versions identifies the states of objects, whatever their order.
+func versions[T metav1.Object](objects []T) []string {
+	parts := make([]string, 0, len(objects))
+	for _, obj := range objects {
+		parts = append(parts, version(obj))
+	}
+	slices.Sort(parts)
+	return parts
+}
+
+// version identifies the state of an object.
+func version(obj metav1.Object) string { return string(obj.GetUID()) + "/" + obj.GetResourceVersion() }

@@ -6,11 +6,14 @@ import (
 	"slices"
 	"strings"
 
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/longshore-csi/longshore/csikit/kube"
+	"github.com/longshore-csi/longshore/csikit/reconcile"
 	"github.com/longshore-csi/longshore/csikit/snapshotapi"
 )
 
@@ -19,10 +22,13 @@ const (
 	indexClaim    = "claim"    // snapshots by the claim that they are to be taken of
 	indexContent  = "content"  // snapshots by the content that they name or are bound to
 	indexWaiting  = "waiting"  // snapshots without a content, by class; those without a class by ""
-	indexRef      = "ref"      // contents by the snapshot that they refer to
+	indexRef      = "ref"      // contents by the owner that they refer to
 	indexHandle   = "handle"   // contents, and volumes, by driver and volume handle
 	indexRestored = "restored" // unbound claims by the snapshot that they are restored from
 	indexGroup    = "group"    // snapshots by the UID of the group snapshot that owns them, contents by the handle of the group
+	indexNode     = "node"     // contents by the node that is in charge of them, and by that and their driver; see nodeKey
+	// indexNamespace has claims, and the group snapshots without a content, by their namespace.
+	indexNamespace = "namespace"
 )
 
 // waitingDefault is the value of indexWaiting for snapshots that wait for a default class: no class can have the name.
@@ -36,7 +42,7 @@ func indexSnapshots() map[string]func(*snapshotv1.VolumeSnapshot) []string {
 			}
 			return nil
 		},
-		indexContent: func(s *snapshotv1.VolumeSnapshot) []string { return []string{contentName(s)} },
+		indexContent: func(s *snapshotv1.VolumeSnapshot) []string { return []string{ownerOfSnapshot(s).contentName()} },
 		indexGroup: func(s *snapshotv1.VolumeSnapshot) []string {
 			if group := ownerGroup(s); group != nil {
 				return []string{string(group.uid)}
@@ -44,33 +50,83 @@ func indexSnapshots() map[string]func(*snapshotv1.VolumeSnapshot) []string {
 			return nil
 		},
 		indexWaiting: func(s *snapshotv1.VolumeSnapshot) []string {
-			switch {
-			case boundName(s) != "" || s.Spec.Source.PersistentVolumeClaimName == nil:
+			switch o := ownerOfSnapshot(s); {
+			case o.bound() != "" || !o.dynamic:
 				return nil
-			case s.Spec.VolumeSnapshotClassName == nil:
+			case o.class == nil:
 				return []string{waitingDefault}
+			default:
+				return []string{*o.class}
 			}
-			return []string{*s.Spec.VolumeSnapshotClassName}
 		},
 	}
 }
 
 func indexContents() map[string]func(*snapshotv1.VolumeSnapshotContent) []string {
-	return map[string]func(*snapshotv1.VolumeSnapshotContent) []string{
-		indexRef: func(content *snapshotv1.VolumeSnapshotContent) []string { return []string{refKey(content)} },
-		indexGroup: func(content *snapshotv1.VolumeSnapshotContent) []string {
-			if content.Status != nil && content.Status.VolumeGroupSnapshotHandle != nil {
-				return []string{*content.Status.VolumeGroupSnapshotHandle}
+	index := contentIndexes(contentOfSnapshot)
+	index[indexGroup] = func(of *snapshotv1.VolumeSnapshotContent) []string { return nonempty(statusGroup(of)) }
+	return index
+}
+
+func indexGroups() map[string]func(*groupv1.VolumeGroupSnapshot) []string {
+	return map[string]func(*groupv1.VolumeGroupSnapshot) []string{
+		indexContent: func(group *groupv1.VolumeGroupSnapshot) []string { return []string{ownerOfGroup(group).contentName()} },
+		indexNamespace: func(group *groupv1.VolumeGroupSnapshot) []string {
+			if o := ownerOfGroup(group); o.bound() != "" || !o.dynamic {
+				return nil
 			}
-			return nil
-		},
-		indexHandle: func(content *snapshotv1.VolumeSnapshotContent) []string {
-			if handle := content.Spec.Source.VolumeHandle; handle != nil {
-				return []string{handleKey(content.Spec.Driver, *handle)}
-			}
-			return nil
+			return []string{group.Namespace, "/"} // "/": those of all namespaces
 		},
 	}
+}
+
+func indexGroupContents() map[string]func(*groupv1.VolumeGroupSnapshotContent) []string {
+	index := contentIndexes(contentOfGroup)
+	index[indexGroup] = func(of *groupv1.VolumeGroupSnapshotContent) []string {
+		return nonempty(contentOfGroup(of).groupHandle())
+	}
+	return index
+}
+
+// contentIndexes are the indexes that contents of both kinds have.
+func contentIndexes[C any](contentOf func(C) *content) map[string]func(C) []string {
+	return map[string]func(C) []string{
+		indexRef: func(of C) []string { return []string{contentOf(of).refKey()} },
+		indexHandle: func(of C) []string {
+			c := contentOf(of)
+			keys := make([]string, 0, len(c.volumes))
+			for _, handle := range c.volumes {
+				keys = append(keys, handleKey(c.driver, handle))
+			}
+			return keys
+		},
+		indexNode: func(of C) []string {
+			c := contentOf(of)
+			if len(c.volumes) == 0 {
+				return nil
+			}
+			label := c.GetLabels()[snapshotapi.LabelManagedBy]
+			return []string{nodeKey(label, ""), nodeKey(label, c.driver)}
+		},
+	}
+}
+
+// groupHandle returns the handle of a group content, empty for none.
+func (c *content) groupHandle() string {
+	switch source := c.group.Spec.Source.GroupSnapshotHandles; {
+	case c.status != nil && c.status.handle != "":
+		return c.status.handle
+	case source != nil:
+		return source.VolumeGroupSnapshotHandle
+	}
+	return ""
+}
+
+func nonempty(value string) []string {
+	if value == "" {
+		return nil
+	}
+	return []string{value}
 }
 
 func indexClaims() map[string]func(*corev1.PersistentVolumeClaim) []string {
@@ -90,11 +146,6 @@ func indexPVs() map[string]func(*corev1.PersistentVolume) []string {
 }
 
 func handleKey(driver, handle string) string { return driver + "/" + handle }
-
-// refKey returns the key of the snapshot that a content refers to.
-func refKey(content *snapshotv1.VolumeSnapshotContent) string {
-	return content.Spec.VolumeSnapshotRef.Namespace + "/" + content.Spec.VolumeSnapshotRef.Name
-}
 
 // restoredFrom returns the keys of the snapshots that an unbound claim is to be restored from.
 func restoredFrom(claim *corev1.PersistentVolumeClaim) []string {
@@ -125,83 +176,137 @@ func isResync(before, after metav1.Object) bool {
 	return before.GetResourceVersion() == after.GetResourceVersion()
 }
 
-func (c *Controller) snapshotChanged(before, after *snapshotv1.VolumeSnapshot) {
-	if after == nil || before != nil && before.UID != after.UID {
-		c.gone.Delete(contentName(before))
-		c.contentKnown(before.UID)
+// onChange has a function called with the owners or contents that change; nil is none.
+func onChange[T kube.Object, R any](in *kube.Informer[T], convert func(T) *R, changed func(before, after *R)) {
+	var none T
+	optional := func(obj T) *R {
+		if any(obj) == any(none) {
+			return nil
+		}
+		return convert(obj)
 	}
-	if before != nil && (after == nil || after.UID != before.UID) {
-		c.deleted.Delete(before.UID)
-		c.vanished.note(before)
-	}
-	if after == nil {
-		after = before
-	}
-	c.queue.Add(keyOf(after))
+	in.OnChange(func(before, after T) { changed(optional(before), optional(after)) })
 }
 
-func (c *Controller) contentChanged(before, after *snapshotv1.VolumeSnapshotContent) {
+// ownerChanged queues an owner, and forgets what was known of one that is gone.
+func (p *pairs) ownerChanged(before, after *owner) {
+	if before != nil && (after == nil || after.GetUID() != before.GetUID()) {
+		p.gone.Delete(before.contentName())
+		p.contentKnown(before.GetUID())
+		p.deleted.Delete(before.GetUID())
+		p.vanished.note(before)
+	}
+	p.queue.Add(keyOf(cmp.Or(after, before)))
+}
+
+// contentChanged queues the owners that a content belongs to, and the claims of its volumes. It returns the owners that name it.
+func (p *pairs) contentChanged(before, after *content) (named []*owner) {
 	last := cmp.Or(after, before)
-	named := c.snapshots.ByIndex(indexContent, last.Name)
-	c.noteContent(before, after, len(named) > 0)
-	for _, s := range named {
-		c.queue.Add(keyOf(s))
+	named = p.ownersOf(last.GetName())
+	p.noteContent(before, after, len(named) > 0)
+	for _, o := range named {
+		p.queue.Add(keyOf(o))
 	}
-	c.queue.Add(refKey(last))
-	if before != nil && refKey(before) != refKey(last) {
-		c.queue.Add(refKey(before))
+	p.queue.Add(last.refKey())
+	if before != nil && before.refKey() != last.refKey() {
+		p.queue.Add(before.refKey())
 	}
+	if before == nil || after == nil || !isResync(before, after) {
+		p.wakeClaims(last)
+	}
+	if before != nil && after != nil && before.GetUID() != after.GetUID() { // another content of that name
+		p.wakeClaims(before)
+	}
+	return named
+}
+
+// noteContent remembers that the content of an owner is gone, and forgets what was known of contents that are.
+func (p *pairs) noteContent(before, after *content, named bool) {
+	if after != nil {
+		p.gone.Delete(after.GetName())
+	} else if named {
+		p.gone.Store(before.GetName(), nil)
+	}
+	if before != nil && (after == nil || after.GetUID() != before.GetUID()) {
+		p.deleted.Delete(before.GetUID())
+		p.created.Delete(before.GetUID())
+	}
+}
+
+// wakeClaims queues the claims of the volumes of a content.
+func (c *Controller) wakeClaims(of *content) {
+	for _, handle := range of.volumes {
+		for _, pv := range c.pvs.ByIndex(indexHandle, handleKey(of.driver, handle)) {
+			if ref := pv.Spec.ClaimRef; ref != nil {
+				c.claimQueue.Add(ref.Namespace + "/" + ref.Name)
+			}
+		}
+	}
+}
+
+// snapshotContentChanged also queues the claims that the snapshots of a content have been taken of, which may have another volume now.
+func (c *Controller) snapshotContentChanged(before, after *content) {
+	for _, o := range c.singles.contentChanged(before, after) {
+		if name := o.snapshot.Spec.Source.PersistentVolumeClaimName; name != nil {
+			c.claimQueue.Add(o.GetNamespace() + "/" + *name)
+		}
+	}
+}
+
+// groupChanged also queues the members of a group that comes, goes or is being deleted.
+func (g *groups) groupChanged(before, after *owner) {
+	g.ownerChanged(before, after)
+	if before != nil && after != nil && before.GetUID() == after.GetUID() && (before.GetDeletionTimestamp() == nil) == (after.GetDeletionTimestamp() == nil) {
+		return
+	}
+	for _, group := range []*owner{before, after} {
+		if group == nil {
+			continue
+		}
+		snapshots := g.snapshots.ByIndex(indexGroup, string(group.GetUID()))
+		members := make([]string, 0, len(snapshots))
+		for _, s := range snapshots {
+			members = append(members, keyOf(s))
+		}
+		addSorted(g.singles.queue, members)
+	}
+}
+
+// groupContentChanged also queues the members of a group content.
+func (g *groups) groupContentChanged(before, after *content) {
+	g.contentChanged(before, after)
 	if before != nil && after != nil && isResync(before, after) {
 		return
 	}
-	c.wakeClaims(last, named)
-	if before != nil && after != nil && before.UID != after.UID { // another content of that name
-		c.wakeClaims(before, nil)
-	}
-}
-
-// noteContent remembers that the content of a snapshot is gone, and forgets what was known of contents that are.
-func (c *Controller) noteContent(before, after *snapshotv1.VolumeSnapshotContent, named bool) {
-	if after != nil {
-		c.gone.Delete(after.Name)
-	} else if named {
-		c.gone.Store(before.Name, nil)
-	}
-	if before != nil && (after == nil || after.UID != before.UID) {
-		c.deleted.Delete(before.UID)
-		c.created.Delete(before.UID)
-	}
-}
-
-// wakeClaims queues the claim of the volume of a content, and those that the snapshots that are bound to it have been taken of.
-func (c *Controller) wakeClaims(content *snapshotv1.VolumeSnapshotContent, named []*snapshotv1.VolumeSnapshot) {
-	if content.Spec.Source.VolumeHandle == nil {
-		return
-	}
-	c.wakeClaimsOf(handleKey(content.Spec.Driver, *content.Spec.Source.VolumeHandle))
-	for _, s := range named {
-		if name := s.Spec.Source.PersistentVolumeClaimName; name != nil {
-			c.claimQueue.Add(s.Namespace + "/" + *name)
+	for _, c := range []*content{before, after} {
+		if c == nil || c.groupHandle() == "" {
+			continue
+		}
+		for _, member := range g.singles.contentsWith(indexGroup, c.groupHandle()) {
+			g.singles.queue.Add(member.refKey())
 		}
 	}
 }
 
-// wakeClaimsOf queues the claim of a volume.
-func (c *Controller) wakeClaimsOf(handle string) {
-	for _, pv := range c.pvs.ByIndex(indexHandle, handle) {
-		if ref := pv.Spec.ClaimRef; ref != nil {
-			c.claimQueue.Add(ref.Namespace + "/" + ref.Name)
-		}
+// wakeWaitingGroups queues the group snapshots of a namespace that have no content.
+func (g *groups) wakeWaitingGroups(namespace string) {
+	for _, group := range g.owners.ByIndex(indexNamespace, namespace) {
+		g.queue.Add(keyOf(group))
+	}
+}
+
+// addSorted adds keys in their order.
+func addSorted(queue *reconcile.Controller[string], keys []string) {
+	slices.Sort(keys)
+	for _, key := range keys {
+		queue.Add(key)
 	}
 }
 
 func (c *Controller) classChanged(before, after *snapshotv1.VolumeSnapshotClass) {
-	if after == nil {
-		after = before
-	}
-	for _, value := range []string{after.Name, waitingDefault} {
+	for _, value := range []string{cmp.Or(after, before).Name, waitingDefault} {
 		for _, s := range c.snapshots.ByIndex(indexWaiting, value) {
-			c.queue.Add(keyOf(s))
+			c.singles.queue.Add(keyOf(s))
 		}
 	}
 }
@@ -212,7 +317,7 @@ func (c *Controller) claimChanged(before, after *corev1.PersistentVolumeClaim) {
 			continue
 		}
 		for _, key := range restoredFrom(claim) {
-			c.queue.Add(key)
+			c.singles.queue.Add(key)
 			c.wakeGroupOf(key)
 		}
 	}
@@ -244,7 +349,7 @@ func (c *Controller) wakeGroupOf(key string) {
 		return
 	}
 	if group := ownerGroup(s); group != nil {
-		on.groupQueue.Add(namespace + "/" + group.name)
+		on.queue.Add(namespace + "/" + group.name)
 	}
 }
 
@@ -255,8 +360,8 @@ func (c *Controller) wakeWaiting(claim string) {
 		on.wakeWaitingGroups(namespace)
 	}
 	for _, s := range c.snapshots.ByIndex(indexClaim, claim) {
-		if boundName(s) == "" {
-			c.queue.Add(keyOf(s))
+		if ownerOfSnapshot(s).bound() == "" {
+			c.singles.queue.Add(keyOf(s))
 		}
 	}
 }

@@ -2,12 +2,14 @@ package controller
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -92,6 +94,91 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
+// groupAnswer is a driver that answers about a group snapshot with these members, however it is asked.
+type groupAnswer struct {
+	csi.GroupControllerClient
+	members []*csi.Snapshot
+}
+
+// CreateVolumeGroupSnapshot implements csi.GroupControllerClient.
+func (a groupAnswer) CreateVolumeGroupSnapshot(context.Context, *csi.CreateVolumeGroupSnapshotRequest, ...grpc.CallOption) (*csi.CreateVolumeGroupSnapshotResponse, error) {
+	return &csi.CreateVolumeGroupSnapshotResponse{GroupSnapshot: &csi.VolumeGroupSnapshot{GroupSnapshotId: "g", ReadyToUse: true, Snapshots: a.members}}, nil
+}
+
+// TestPartialGroup asks for a group snapshot of two volumes: an answer that lacks one, or has another, is not ready, and says why. What was taken is recorded, so that
+// it can be deleted; nothing of a volume that was not asked for becomes a VolumeSnapshot.
+func TestPartialGroup(t *testing.T) {
+	of := func(id, volume string) *csi.Snapshot {
+		return &csi.Snapshot{SnapshotId: id, SourceVolumeId: volume, ReadyToUse: true}
+	}
+	tests := map[string]struct {
+		members []*csi.Snapshot
+		err     string
+		infos   []string
+	}{
+		"Whole":    {members: []*csi.Snapshot{of("s1", "vol-1"), of("s2", "vol-2")}, infos: []string{"s1", "s2"}},
+		"OneOfTwo": {members: []*csi.Snapshot{of("s1", "vol-1")}, err: `0 snapshots of volume "vol-2"`, infos: []string{"s1"}},
+		"None":     {err: `0 snapshots of volume "vol-1"`},
+		"Foreign":  {members: []*csi.Snapshot{of("s1", "vol-1"), of("s2", "vol-2"), of("s9", "vol-9")}, err: `"vol-9", of which none was asked for`, infos: []string{"s1", "s2"}},
+		"Twice":    {members: []*csi.Snapshot{of("s1", "vol-1"), of("s2", "vol-2"), of("s3", "vol-2")}, err: `2 snapshots of volume "vol-2"`, infos: []string{"s1", "s2", "s3"}},
+		"NoID":     {members: []*csi.Snapshot{of("s1", "vol-1"), of("", "vol-2")}, err: `without the handle of the snapshot of volume "vol-2"`, infos: []string{"s1"}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				cluster := kubetest.New()
+				snapshotapitest.Install(cluster)
+				if err := cluster.Apply(&groupv1.VolumeGroupSnapshotContent{
+					ObjectMeta: metav1.ObjectMeta{Name: "c", Finalizers: []string{snapshotapi.FinalizerGroupContent}},
+					Spec: groupv1.VolumeGroupSnapshotContentSpec{
+						Driver: "d", DeletionPolicy: "Delete", VolumeGroupSnapshotClassName: new("fast"), Source: groupv1.VolumeGroupSnapshotContentSource{VolumeHandles: []string{"vol-1", "vol-2"}},
+						VolumeGroupSnapshotRef: corev1.ObjectReference{Namespace: "ns", Name: "backup", UID: "u"},
+					},
+				}, &groupv1.VolumeGroupSnapshotClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}, Driver: "d", DeletionPolicy: "Delete"}); err != nil {
+					t.Fatal(err)
+				}
+				client := snapshotapitest.New(cluster)
+				run(t, New(Config{
+					Driver: "d", Snapshots: client, CSI: answers{}, GroupCSI: groupAnswer{members: tt.members}, Groups: true,
+					Features: func() Features { return Features{Create: true, List: true, Groups: true} },
+					Events:   events.Discard{}, Secrets: kube.NewSecretCache(cluster.Client(), nil), Workers: 1, Retry: flagset.Retry{Start: time.Hour, Max: time.Hour},
+					Timeout: time.Second, KubeTimeout: time.Second, GroupNames: Naming{Prefix: "groupsnapshot", UUIDLength: WholeUUID},
+				}), 2*time.Minute)
+				content, err := client.VolumeGroupSnapshotContents().Get(t.Context(), "c", metav1.GetOptions{})
+				if err != nil || content.Status == nil {
+					t.Fatalf("content %+v, %v", content, err)
+				}
+				status, message, infos := content.Status, "", []string(nil)
+				if status.Error != nil {
+					message = valueOf(status.Error.Message)
+				}
+				for _, info := range status.VolumeSnapshotInfoList {
+					infos = append(infos, info.SnapshotHandle)
+				}
+				if valueOf(status.VolumeGroupSnapshotHandle) != "g" || valueOf(status.ReadyToUse) != (tt.err == "") || !strings.Contains(message, tt.err) || (message == "") != (tt.err == "") {
+					t.Errorf("handle %q, ready %v, error %q; want error %q", valueOf(status.VolumeGroupSnapshotHandle), valueOf(status.ReadyToUse), message, tt.err)
+				}
+				if !slices.Equal(infos, tt.infos) {
+					t.Errorf("members %q, want %q", infos, tt.infos)
+				}
+			})
+		})
+	}
+}
+
+// run runs a controller for a while.
+func run(t *testing.T, c *Controller, long time.Duration) {
+	t.Helper()
+	ctx, stop := context.WithCancel(klog.NewContext(t.Context(), klog.Logger{}))
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx) }()
+	<-time.After(long)
+	stop()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+}
+
 // askAgainst has a driver take a snapshot, or asks it about one, and returns the content after that.
 func askAgainst(t *testing.T, driver answers, given bool) *snapshotv1.VolumeSnapshotContent {
 	t.Helper()
@@ -112,19 +199,11 @@ func askAgainst(t *testing.T, driver answers, given bool) *snapshotv1.VolumeSnap
 		t.Fatal(err)
 	}
 	client := snapshotapitest.New(cluster)
-	c := New(Config{
+	run(t, New(Config{
 		Driver: "d", Snapshots: client, CSI: driver, Features: func() Features { return Features{Create: true, List: true} },
 		Events: events.Discard{}, Secrets: kube.NewSecretCache(cluster.Client(), nil), Workers: 1, Retry: flagset.Retry{Start: time.Hour, Max: time.Hour},
 		Timeout: time.Second, KubeTimeout: time.Second, SnapshotNames: Naming{Prefix: "snapshot", UUIDLength: WholeUUID},
-	})
-	ctx, stop := context.WithCancel(klog.NewContext(t.Context(), klog.Logger{}))
-	ended := make(chan error, 1)
-	go func() { ended <- c.Run(ctx) }()
-	<-time.After(time.Minute)
-	stop()
-	if err := <-ended; err != nil {
-		t.Fatal(err)
-	}
+	}), time.Minute)
 	content, err := client.VolumeSnapshotContents().Get(t.Context(), "c", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
@@ -25,6 +26,8 @@ const (
 	indexName = "name"
 	// indexMember files contents under the handle of the group snapshot that they are members of.
 	indexMember = "member"
+	// indexHandle files contents of group snapshots under their handle.
+	indexHandle = "handle"
 )
 
 // contents are those of snapshots.
@@ -32,6 +35,7 @@ type contents struct {
 	cfg     *Config
 	objects *kube.Informer[*snapshotv1.VolumeSnapshotContent]
 	classes *kube.Informer[*snapshotv1.VolumeSnapshotClass]
+	groups  *groupContents // nil: off
 }
 
 var _ objects = (*contents)(nil)
@@ -105,7 +109,12 @@ func (c *contents) find(name string) (record, bool) {
 	if !ok || content.Spec.Driver != c.cfg.Driver {
 		return record{}, false
 	}
-	return recordOf(content), true
+	r := recordOf(content)
+	if r.member && r.isReady() && valueOf(r.status.size) == 0 {
+		told, ok := c.ofGroup(r)
+		r.behind = ok && told.size > 0
+	}
+	return r, true
 }
 
 func (c *contents) all() iter.Seq[record] {
@@ -192,18 +201,42 @@ func snapshotOf(s *csi.Snapshot) snapshot {
 	return out
 }
 
-// readsByCreate: ListSnapshots cannot report that a snapshot has failed, so that CSI v1.13, "CreateSnapshot", has CreateSnapshot called
-// again where there is no GetSnapshot. It needs the class.
+// readsByCreate: CSI v1.13, "CreateSnapshot", has CreateSnapshot called again until the snapshot is ready, as neither GetSnapshot nor ListSnapshots can report
+// that it has failed. It needs the class.
 func (c *contents) readsByCreate(r record) bool {
-	if c.cfg.Features().Get || len(r.volumes) == 0 || r.member {
+	if len(r.volumes) == 0 || r.member {
 		return false
 	}
 	_, found := c.class(r.class)
-	return found || !c.cfg.Features().List
+	return found || !c.cfg.Features().Get && !c.cfg.Features().List
+}
+
+func (c *contents) incomplete(record, snapshot) error { return nil }
+
+// ofGroup returns what the content of its group snapshot says of a member. false: there is none that names it.
+func (c *contents) ofGroup(r record) (snapshot, bool) {
+	if c.groups == nil {
+		return snapshot{}, false
+	}
+	for _, info := range c.groups.infosOf(cmp.Or(r.status.group, r.annotations[snapshotapi.AnnVolumeGroupSnapshotHandle])) {
+		if info.SnapshotHandle == r.handle() {
+			s := snapshot{handle: r.handle(), ready: valueOf(info.ReadyToUse), size: valueOf(info.RestoreSize)}
+			if ns := valueOf(info.CreationTime); ns > 0 {
+				s.created = time.Unix(0, ns)
+			}
+			return s, true
+		}
+	}
+	return snapshot{}, false
 }
 
 func (c *contents) read(ctx context.Context, r record, secrets map[string]string) (snapshot, error) {
 	id := r.handle()
+	if r.member {
+		if told, ok := c.ofGroup(r); ok {
+			return told, nil
+		}
+	}
 	switch features := c.cfg.Features(); {
 	case features.Get:
 		reply, err := c.cfg.CSI.GetSnapshot(ctx, &csi.GetSnapshotRequest{SnapshotId: id, Secrets: secrets})
@@ -213,6 +246,8 @@ func (c *contents) read(ctx context.Context, r record, secrets map[string]string
 		return snapshotOf(reply.GetSnapshot()), nil
 	case features.List:
 		return c.list(ctx, id, secrets)
+	case r.member:
+		return snapshot{}, fmt.Errorf("no content of a group snapshot names snapshot %q, and the driver cannot be asked whether it is ready: it has neither GetSnapshot nor ListSnapshots", id)
 	}
 	return snapshot{handle: id, ready: true}, nil // the driver cannot be asked
 }

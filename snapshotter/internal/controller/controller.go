@@ -38,7 +38,7 @@ type Config struct {
 
 	// Workers is the number of contents of snapshots processed concurrently, and separately of contents of group snapshots.
 	Workers int
-	// Retry is the backoff after failures, per content, and up to a minute that of questions whether a snapshot is ready.
+	// Retry is the backoff after failures, per content, and that of questions whether a snapshot is ready.
 	Retry flagset.Retry
 	// Timeout is the deadline of calls to the driver.
 	Timeout time.Duration
@@ -84,7 +84,8 @@ func New(cfg Config) *Controller {
 	c.contents = newContents(&c.cfg)
 	c.snapshots = &loop{names: contentNames(), objects: c.contents, cfg: &c.cfg, naming: cfg.SnapshotNames}
 	if cfg.Groups {
-		c.groups = newGroups(&c.cfg, c.contents)
+		c.groups = newGroups(&c.cfg, c.contents, c.snapshots)
+		c.contents.groups = c.groups.contents
 	}
 	c.orphans = &orphans{cfg: &c.cfg, known: c.all}
 	return c
@@ -177,11 +178,12 @@ func follow[T, C kube.Object](l *loop, objects *kube.Informer[T], classes *kube.
 	var none T
 	objects.OnChange(func(before, after T) {
 		if any(after) == any(none) {
-			l.memory.forget(recordOf(before).name)
+			l.memory.forget(before.GetName())
+			l.count(before.GetName(), record{})
 			return
 		}
 		r := recordOf(after)
-		if r.driver == l.cfg.Driver && plan(l.names, r, l.memory.of(r.name, r.uid)) != doNothing {
+		if r.driver == l.cfg.Driver && l.count(r.name, r) != doNothing {
 			l.queue.Add(r.name)
 		}
 	})

@@ -2,7 +2,6 @@ package controller
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -69,7 +68,7 @@ func (l *loop) abandoned(ctx context.Context, r record) {
 		id, advice = l.naming.name(r.ref.UID), "if the driver has taken it, or takes it yet, "+advice
 	}
 	klog.FromContext(ctx).Info("Gave up a "+l.what, logging.KeySnapshotID, id)
-	l.cfg.Events.Warning(l.reference(r), l.abandonedReason, cut(fmt.Sprintf("Gave up %s %q, as the annotation %s demands: %s", l.what, id, snapshotapi.AnnAbandon, advice)))
+	l.cfg.Events.Warning(l.reference(r), l.abandonedReason, kube.Cut(fmt.Sprintf("Gave up %s %q, as the annotation %s demands: %s", l.what, id, snapshotapi.AnnAbandon, advice), maxMessage))
 }
 
 // stepError is the failure of a part of a step.
@@ -83,11 +82,3 @@ func (e *stepError) Error() string { return e.part + ": " + outcome.Text(e.err) 
 
 // Unwrap returns the cause.
 func (e *stepError) Unwrap() error { return e.err }
-
-// ignoreGone drops the error of a write to an object that is gone.
-func ignoreGone(err error) error {
-	if errors.Is(err, kube.ErrGone) {
-		return nil
-	}
-	return err
-}

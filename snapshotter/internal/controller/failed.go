@@ -45,7 +45,7 @@ func (l *loop) failed(ctx context.Context, r record, step verdict, err error) (a
 		return true, nil
 	}
 	l.cfg.Events.Warning(l.reference(r), reason, message)
-	err = ignoreGone(l.writeStatus(ctx, r, failure(r, message, time.Now())))
+	err = kube.IgnoreGone(l.writeStatus(ctx, r, failure(r, message, time.Now())))
 	return err == nil, err
 }
 
@@ -67,16 +67,16 @@ func (l *loop) describe(r record, step verdict, last attempt, err error) (reason
 		default:
 			message += "; the outcome is unknown, so that the driver is asked again, also if the " + l.what + " is deleted meanwhile"
 		}
-		return l.createFailed, cut(message)
+		return l.createFailed, kube.Cut(message, maxMessage)
 	case doNothing, doRelease, doRead, doMembers:
 	case doDelete, doFinish:
 		var part *stepError
 		if errors.As(err, &part) {
 			text = part.Error()
 		}
-		return l.deleteFailed, cut(text)
+		return l.deleteFailed, kube.Cut(text, maxMessage)
 	}
-	return l.updateFailed, cut(fmt.Sprintf("Failed to check and update %s content: %s", l.what, text))
+	return l.updateFailed, kube.Cut(fmt.Sprintf("Failed to check and update %s content: %s", l.what, text), maxMessage)
 }
 
 func first(volumes []string) string {

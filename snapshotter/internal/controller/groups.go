@@ -36,10 +36,14 @@ var _ objects = (*groupContents)(nil)
 
 // newCaches returns caches that do not run yet.
 func (g *groupContents) newCaches() *groupCaches {
+	index := indexes(g.cfg.GroupNames, groupRecordOf)
+	index[indexHandle] = func(content *groupv1.VolumeGroupSnapshotContent) []string {
+		return []string{groupRecordOf(content).handle()}
+	}
 	return &groupCaches{
 		objects: kube.NewInformer(g.cfg.Snapshots.VolumeGroupSnapshotContents(), kube.InformerOptions[*groupv1.VolumeGroupSnapshotContent]{
 			Name: "VolumeGroupSnapshotContent", LabelSelector: nodeSelector(g.cfg.Node), Resync: g.cfg.Resync, Transform: slimGroupContent(g.cfg.Driver),
-			Index: indexes(g.cfg.GroupNames, groupRecordOf),
+			Index: index,
 		}),
 		classes: kube.NewInformer(g.cfg.Snapshots.VolumeGroupSnapshotClasses(), kube.InformerOptions[*groupv1.VolumeGroupSnapshotClass]{
 			Name: "VolumeGroupSnapshotClass", Transform: slimGroupClass(g.cfg.Driver),
@@ -203,7 +207,48 @@ func groupSnapshotOf(s *csi.VolumeGroupSnapshot) snapshot {
 	return out
 }
 
-func (g *groupContents) readsByCreate(record) bool { return false }
+// readsByCreate: see contents.readsByCreate.
+func (g *groupContents) readsByCreate(r record) bool {
+	_, found := g.class(r.class)
+	return found && len(r.volumes) > 0
+}
+
+// infosOf returns the members of the group snapshot with a handle, as its content has them.
+func (g *groupContents) infosOf(handle string) (infos []groupv1.VolumeSnapshotInfo) {
+	if caches := g.caches.Load(); caches != nil && handle != "" {
+		for _, content := range caches.objects.ByIndex(indexHandle, handle) {
+			if content.Spec.Driver == g.cfg.Driver {
+				infos = append(infos, snapshotapi.InfoList(content)...)
+			}
+		}
+	}
+	return infos
+}
+
+// incomplete: CSI v1.13, VolumeGroupSnapshot, requires the snapshots, and "CreateVolumeGroupSnapshot" says that OK is for all of them. A backup that lacks a volume
+// must not be taken for a whole one.
+func (g *groupContents) incomplete(r record, s snapshot) error {
+	members := map[string]int{}
+	for _, info := range s.infos {
+		if info.SnapshotHandle == "" {
+			return fmt.Errorf("the driver has answered without the handle of the snapshot of volume %q, which is a defect of the driver", info.VolumeHandle)
+		}
+		members[info.VolumeHandle]++
+	}
+	if len(r.volumes) == 0 {
+		return nil // the admin has named it
+	}
+	for _, volume := range r.volumes {
+		if n := members[volume]; n != 1 {
+			return fmt.Errorf("the driver has answered with %d snapshots of volume %q, where a group snapshot has one of each volume: it is not complete, which is a defect of the driver", n, volume)
+		}
+		delete(members, volume)
+	}
+	for volume := range members {
+		return fmt.Errorf("the driver has answered with a snapshot of volume %q, of which none was asked for, which is a defect of the driver", volume)
+	}
+	return nil
+}
 
 func (g *groupContents) read(ctx context.Context, r record, secrets map[string]string) (snapshot, error) {
 	reply, err := g.cfg.GroupCSI.GetVolumeGroupSnapshot(ctx, &csi.GetVolumeGroupSnapshotRequest{

@@ -41,6 +41,8 @@ type objects interface {
 	remove(ctx context.Context, r record, secrets map[string]string) error
 	// readsByCreate reports whether the driver is asked about a snapshot by create, in place of read.
 	readsByCreate(r record) bool
+	// incomplete returns what is wrong with an answer about a snapshot that lacks a part of it.
+	incomplete(r record, s snapshot) error
 }
 
 // loop brings all contents of one kind to their end.
@@ -51,11 +53,16 @@ type loop struct {
 	naming Naming
 	queue  *reconcile.Controller[string] // since Run
 	memory memory
+	waits  waits
 }
 
 // reconcile makes the steps that are due for a content.
 func (l *loop) reconcile(ctx context.Context, name string) (reconcile.Result, error) {
 	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues("content", name))
+	defer func() {
+		r, _ := l.find(name)
+		l.count(name, r)
+	}()
 	for range maxSteps {
 		r, ok := l.find(name)
 		if !ok {

@@ -10,6 +10,9 @@ import (
 	"github.com/longshore-csi/longshore/csikit/reconcile"
 )
 
+// maxPoll is the longest pause between two looks at the contents of members that are missing.
+const maxPoll = time.Minute
+
 // recordMembers writes the members of a group snapshot to its status, which needs them to be deleted: an object that was stored as v1beta1
 // has them in a field that later versions do not have, or has lost them with the first write in a later version. The contents of the members
 // still name the group then. While a member is missing, the group is looked at again from time to time, which costs no request.

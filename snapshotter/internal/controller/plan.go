@@ -57,7 +57,7 @@ func plan(n names, r record, last attempt) verdict {
 // planTaken decides about a content that is to stay, and whose snapshot exists.
 func planTaken(r record) verdict {
 	switch {
-	case !r.isReady(), r.status.failed: // an error must not outlive what it was about
+	case !r.isReady(), r.behind, r.status.failed: // an error must not outlive what it was about
 		return doRead
 	case r.membersMissing:
 		return doMembers

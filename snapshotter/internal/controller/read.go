@@ -1,22 +1,19 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
 
 	"google.golang.org/grpc/codes"
 
-	"github.com/longshore-csi/longshore/csikit/flagset"
 	"github.com/longshore-csi/longshore/csikit/reconcile"
 )
 
-// maxPoll is the longest pause before the driver is asked again whether a snapshot is ready.
-const maxPoll = time.Minute
-
 // look asks the driver about a snapshot that exists, and records the answer.
 func (l *loop) look(ctx context.Context, r record) error {
-	if r.isReady() {
+	if r.isReady() && !r.behind {
 		return l.writeStatus(ctx, r, map[string]any{"error": nil}) // only an error is left, and failures do not leave a snapshot ready
 	}
 	s, err := l.ask(ctx, r)
@@ -26,8 +23,12 @@ func (l *loop) look(ctx context.Context, r record) error {
 	if s.handle != r.handle() {
 		return fmt.Errorf("the driver has answered about %s %q when asked about %q, which is a defect of the driver", l.what, s.handle, r.handle())
 	}
-	if err := l.record(ctx, r, s); err != nil {
-		return err
+	incomplete := l.incomplete(r, s)
+	if incomplete != nil {
+		s = r.whole(s)
+	}
+	if err := l.record(ctx, r, s); err != nil || incomplete != nil {
+		return cmp.Or(err, incomplete)
 	}
 	l.polled(r, l.memory.of(r.name, r.uid).of(doRead, r), s)
 	return nil
@@ -60,9 +61,8 @@ func (l *loop) ask(ctx context.Context, r record) (snapshot, error) {
 func (l *loop) polled(r record, last attempt, s snapshot) {
 	last.failures, last.err, last.code = 0, "", codes.OK
 	if !s.ready {
-		retry := flagset.Retry{Start: l.cfg.Retry.Start, Max: min(l.cfg.Retry.Max, maxPoll)}
 		last.step, last.deleting = doRead, r.deleting
-		last.due = time.Now().Add(reconcile.Pause(retry, r.name, last.polls))
+		last.due = time.Now().Add(reconcile.Pause(l.cfg.Retry, r.name, last.polls))
 		last.polls++
 	}
 	l.memory.put(r.name, last)

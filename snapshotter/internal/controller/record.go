@@ -37,6 +37,8 @@ type record struct {
 	// members are the handles of the snapshots of a group. membersMissing: the status does not have them, although the group exists.
 	members        []string
 	membersMissing bool
+	// behind: the content of the group snapshot says more of a member than its own.
+	behind bool
 
 	status status
 }
@@ -72,6 +74,15 @@ func (r record) has(annotation string) bool {
 func (r record) protected(finalizer string) bool { return slices.Contains(r.finalizers, finalizer) }
 
 func (r record) isReady() bool { return r.status.ready != nil && *r.status.ready }
+
+// whole leaves out of an answer that is not complete what must not become a VolumeSnapshot: members without a handle, and of volumes of others.
+func (r record) whole(s snapshot) snapshot {
+	s.ready = false
+	s.infos = slices.DeleteFunc(slices.Clone(s.infos), func(info groupv1.VolumeSnapshotInfo) bool {
+		return info.SnapshotHandle == "" || len(r.volumes) > 0 && !slices.Contains(r.volumes, info.VolumeHandle)
+	})
+	return s
+}
 
 // snapshot is what the driver answers about a snapshot or a group snapshot.
 type snapshot struct {

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"sync"
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -68,21 +69,56 @@ func (r *Report) Collect(out chan<- prometheus.Metric) {
 }
 
 func (r *Report) collect(out chan<- prometheus.Metric, kind string, l *loop) {
-	steps, uncertain := map[verdict]int{}, 0
-	for _, step := range []verdict{doCreate, doRead, doDelete} {
-		steps[step] = 0
-	}
-	for content := range l.all() {
-		last := l.memory.of(content.name, content.uid)
-		if step := plan(l.names, content, last); step != doNothing {
-			steps[step]++
-		}
-		if isUncertain(l.names, content, last) {
-			uncertain++
-		}
-	}
+	steps, uncertain := l.waits.sum()
 	for step, n := range steps {
 		out <- prometheus.MustNewConstMetric(r.waiting, prometheus.GaugeValue, float64(n), r.driver, kind, step.String())
 	}
 	out <- prometheus.MustNewConstMetric(r.uncertain, prometheus.GaugeValue, float64(uncertain), r.driver, kind)
+}
+
+// waits are the contents with a step to make, by name, as each change and each reconciliation leaves them: reading the metrics looks at no content.
+type waits struct {
+	mu     sync.Mutex
+	byName map[string]wait
+}
+
+type wait struct {
+	step      verdict
+	uncertain bool
+}
+
+// count notes and returns the next step for a content; the zero record is one that is gone.
+func (l *loop) count(name string, r record) verdict {
+	var now wait
+	if r.name != "" {
+		last := l.memory.of(r.name, r.uid)
+		now = wait{plan(l.names, r, last), isUncertain(l.names, r, last)}
+	}
+	l.waits.mu.Lock()
+	defer l.waits.mu.Unlock()
+	if l.waits.byName == nil {
+		l.waits.byName = map[string]wait{}
+	}
+	if now == (wait{}) {
+		delete(l.waits.byName, name)
+	} else {
+		l.waits.byName[name] = now
+	}
+	return now.step
+}
+
+// sum returns the number of contents by their next step, and of those whose outcome is not known.
+func (w *waits) sum() (steps map[verdict]int, uncertain int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	steps = map[verdict]int{doCreate: 0, doRead: 0, doDelete: 0}
+	for _, one := range w.byName {
+		if one.step != doNothing {
+			steps[one.step]++
+		}
+		if one.uncertain {
+			uncertain++
+		}
+	}
+	return steps, uncertain
 }

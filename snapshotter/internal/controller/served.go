@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/klog/v2"
 
@@ -22,6 +23,7 @@ const (
 type groups struct {
 	*loop
 	contents *groupContents
+	singles  *loop // the contents of members are among them
 
 	watching bool // the caches were started
 
@@ -29,8 +31,8 @@ type groups struct {
 	served string
 }
 
-func newGroups(cfg *Config, single *contents) *groups {
-	g := &groups{contents: &groupContents{cfg: cfg, single: single}}
+func newGroups(cfg *Config, single *contents, singles *loop) *groups {
+	g := &groups{contents: &groupContents{cfg: cfg, single: single}, singles: singles}
 	g.loop = &loop{names: groupNames(), objects: g.contents, cfg: cfg, naming: cfg.GroupNames}
 	return g
 }
@@ -94,6 +96,17 @@ func (g *groups) discover(ctx context.Context) bool {
 	return ok
 }
 
+// wakeMembers queues the contents of the members of a group snapshot, which take from its content what it says of them.
+func (g *groups) wakeMembers(content *groupv1.VolumeGroupSnapshotContent) {
+	if content == nil || content.Spec.Driver != g.cfg.Driver {
+		return
+	}
+	for _, member := range g.contents.single.membersOf(groupRecordOf(content).handle()) {
+		g.singles.memory.retryNow(member.name)
+		g.singles.queue.Add(member.name)
+	}
+}
+
 // start fills the caches, once, and queues the contents then.
 func (g *groups) start(ctx context.Context, running *errgroup.Group) {
 	if g.watching {
@@ -107,6 +120,7 @@ func (g *groups) start(ctx context.Context, running *errgroup.Group) {
 		if kube.WaitAllSynced(ctx, caches.objects, caches.classes) == nil {
 			g.contents.caches.Store(caches)
 			follow(g.loop, caches.objects, caches.classes, groupRecordOf)
+			caches.objects.OnChange(func(_, after *groupv1.VolumeGroupSnapshotContent) { g.wakeMembers(after) })
 		}
 		return nil
 	})

@@ -3,9 +3,7 @@ package controller
 import (
 	"encoding/json"
 	"slices"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -121,20 +119,6 @@ func failure(r record, message string, now time.Time) map[string]any {
 		fields["readyToUse"] = false
 	}
 	return fields
-}
-
-// cut limits a message, at the border of a character.
-func cut(message string) string {
-	message = strings.ToValidUTF8(message, "\uFFFD")
-	if len(message) <= maxMessage {
-		return message
-	}
-	const ellipsis = "..."
-	end := maxMessage - len(ellipsis)
-	for !utf8.RuneStart(message[end]) {
-		end--
-	}
-	return message[:end] + ellipsis
 }
 
 // creatingPatch renders a change of what says that the snapshot is being taken, nil removes it, as a merge patch that applies only to the

@@ -1,10 +1,8 @@
 package controller
 
 import (
-	"strings"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
@@ -55,16 +53,5 @@ func TestMergeInfos(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, mergeInfos(known, answer, now)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
-
-func TestCut(t *testing.T) {
-	for in, want := range map[string]string{"short": "short", strings.Repeat("x", 1024): strings.Repeat("x", 1024), "bad \xff": "bad \uFFFD"} {
-		if got := cut(in); got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
-	}
-	if got := cut(strings.Repeat("ö", 600)); len(got) > maxMessage || !utf8.ValidString(got) || !strings.HasSuffix(got, "ö...") {
-		t.Errorf("got %d bytes: %q", len(got), got)
 	}
 }

@@ -39,7 +39,7 @@ func (l *loop) keepMark(ctx context.Context, r record, last attempt) error {
 		return nil
 	}
 	_, err := l.mark(ctx, r)
-	return ignoreGone(err)
+	return kube.IgnoreGone(err)
 }
 
 // mark makes sure, at the API server, that the content exists, has its finalizer, and says that its snapshot is being taken.
@@ -83,6 +83,10 @@ func (l *loop) take(ctx context.Context, r record) error {
 		return err
 	}
 	klog.FromContext(ctx).V(2).Info("Took "+l.what, logging.KeySnapshotID, s.handle, logging.KeyReady, s.ready)
+	incomplete := l.incomplete(r, s)
+	if incomplete != nil { // the handle is recorded all the same, so that it can be deleted
+		s = r.whole(s)
+	}
 	if err := l.record(ctx, marked, s); err != nil {
 		if errors.Is(err, kube.ErrGone) {
 			klog.FromContext(ctx).Error(err, "A "+l.what+" was taken, but its content was deleted by force meanwhile; delete it at the storage system", logging.KeySnapshotID, s.handle)
@@ -91,7 +95,7 @@ func (l *loop) take(ctx context.Context, r record) error {
 	}
 	last = attempt{uid: r.uid, outcome: outcomeSettled}
 	l.polled(r, last, s)
-	return nil
+	return incomplete
 }
 
 // createRequest returns what the driver needs to take the snapshot.

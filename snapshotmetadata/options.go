@@ -54,6 +54,7 @@ type Options struct {
 
 	// listening is called with the address of the gRPC service.
 	listening func(address string)
+	ignored   flagset.Ignored
 }
 
 // NewOptions returns the defaults.
@@ -95,11 +96,24 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	fs.IntVar(&o.MaxStreamingMinutes, "max-streaming-duration-min", o.MaxStreamingMinutes, "longest duration of a stream in `minutes`; the client can continue it with another call")
 	fs.IntVar(&o.MaxStreams, "max-streams", o.MaxStreams, "maximum number of streams at a time")
 	fs.IntVar(&o.MaxStreamsPerUser, "max-streams-per-user", o.MaxStreamsPerUser, "maximum number of streams of one user at a time")
+	o.addIgnored(fs)
 	fs.BoolVar(&o.DisableMetrics, "disable-metrics", o.DisableMetrics, "serve no metrics at --http-endpoint, but health and state")
 }
 
-// Warnings names flags that were given although they are deprecated.
-func (o *Options) Warnings() []string { return flagset.Warnings(&o.HTTP) }
+// addIgnored accepts the flags of klog that the external-snapshot-metadata has.
+func (o *Options) addIgnored(fs *flag.FlagSet) {
+	const why = "the log goes to stderr, as the flags of the log say"
+	for _, name := range []string{"logtostderr", "alsologtostderr", "skip_headers", "skip_log_headers", "add_dir_header", "one_output", "legacy_stderr_threshold_behavior"} {
+		o.ignored.Bool(fs, name, why)
+	}
+	for _, name := range []string{"stderrthreshold", "log_dir", "log_file", "log_backtrace_at"} {
+		o.ignored.String(fs, name, why)
+	}
+	o.ignored.Int(fs, "log_file_max_size", why)
+}
+
+// Warnings names flags that were given although they are deprecated, or have no effect.
+func (o *Options) Warnings() []string { return flagset.Warnings(&o.ignored, &o.HTTP) }
 
 // Validate reports everything that is wrong at once, each error naming the flag and the rule.
 func (o *Options) Validate() error {

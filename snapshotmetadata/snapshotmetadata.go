@@ -29,7 +29,7 @@ const (
 )
 
 // Run serves the metadata of the snapshots of the driver behind o.CSI until ctx ends, which is no error. It waits for the driver first. Streams
-// that are running when ctx ends are ended with UNAVAILABLE: clients continue them elsewhere.
+// that are running when ctx ends go on for up to 25 seconds, and then end with UNAVAILABLE: clients continue them elsewhere.
 //
 // It returns an error for options that are not valid, a certificate that cannot be used, an address that cannot be listened on, a missing
 // kubeconfig, and csiclient.ErrConnectionLost if o.ExitOnConnectionLoss is set. The logger is taken from ctx.
@@ -123,6 +123,7 @@ func (o *Options) work(env sidecar.Environment, c *clients, config *tls.Config) 
 		MaxStreaming:      time.Duration(o.MaxStreamingMinutes) * time.Minute,
 		MaxStreams:        o.MaxStreams,
 		MaxStreamsPerUser: o.MaxStreamsPerUser,
+		Drain:             env.Drain,
 		Metrics:           service.NewMetrics(env.Registerer, env.Driver),
 	})
 	return sidecar.Work{

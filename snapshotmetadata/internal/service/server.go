@@ -97,7 +97,8 @@ func (s *Server) boundUnary(ctx context.Context, info *tap.Info) (context.Contex
 // Addr returns the address that is listened on, with the port that was chosen.
 func (s *Server) Addr() string { return s.listener.Addr().String() }
 
-// Run serves until ctx ends. Then running streams end with UNAVAILABLE, so that their clients continue elsewhere.
+// Run serves until ctx ends. Then no stream is accepted, and those that run may go on for Config.Drain, as not each client can continue one. The rest end with
+// UNAVAILABLE.
 func (s *Server) Run(ctx context.Context) error {
 	s.log.Info("Serving snapshot metadata", logging.KeyAddress, s.Addr())
 	served := make(chan error, 1)
@@ -108,10 +109,13 @@ func (s *Server) Run(ctx context.Context) error {
 		err = fmt.Errorf("serve gRPC on %q: %w", s.Addr(), err)
 	case <-ctx.Done():
 	}
-	close(s.stopping)
+	drain := s.service.cfg.Drain
+	if err != nil {
+		drain = 0
+	}
 	s.health.Shutdown()
-	timer := time.AfterFunc(stopTimeout, s.grpc.Stop)
-	defer timer.Stop()
+	defer time.AfterFunc(drain, func() { close(s.stopping) }).Stop()
+	defer time.AfterFunc(drain+stopTimeout, s.grpc.Stop).Stop()
 	s.grpc.GracefulStop()
 	s.handlers.Wait()
 	return err

@@ -43,6 +43,8 @@ type Config struct {
 	RequestTimeout time.Duration
 	// MaxStreaming is the longest duration of a stream.
 	MaxStreaming time.Duration
+	// Drain is how long streams may go on when the service ends.
+	Drain time.Duration
 	// MaxStreams and MaxStreamsPerUser are how many streams there may be at a time.
 	MaxStreams, MaxStreamsPerUser int
 	// Metrics measures calls.

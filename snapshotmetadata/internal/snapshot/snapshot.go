@@ -128,8 +128,11 @@ func (f *Finder) secrets(ctx context.Context, content *snapshotv1.VolumeSnapshot
 // snapshots have in their annotations what their class names.
 func (f *Finder) ofClass(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) (*corev1.SecretReference, error) {
 	name := content.Spec.VolumeSnapshotClassName
-	if name == nil || *name == "" || content.Spec.Source.SnapshotHandle == nil {
+	switch {
+	case content.Spec.Source.SnapshotHandle == nil:
 		return nil, nil //nolint:nilnil // no reference means no secret, which is not an error
+	case name == nil || *name == "":
+		return f.ofDefaultClass(ctx, content)
 	}
 	class, err := f.Snapshots.VolumeSnapshotClasses().Get(ctx, *name, metav1.GetOptions{})
 	switch {
@@ -143,4 +146,29 @@ func (f *Finder) ofClass(ctx context.Context, content *snapshotv1.VolumeSnapshot
 	default:
 		return parameterized(class, content)
 	}
+}
+
+// ofDefaultClass returns the secret that the default class of the driver names for a content that names no class, as those that backup programs restore. Without the
+// right to list classes, and without a default one, there is none.
+func (f *Finder) ofDefaultClass(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) (*corev1.SecretReference, error) {
+	list, err := f.Snapshots.VolumeSnapshotClasses().List(ctx, metav1.ListOptions{})
+	if apierrors.IsForbidden(err) {
+		return nil, nil //nolint:nilnil // as above
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list VolumeSnapshotClasses: %w", err)
+	}
+	var found []*snapshotv1.VolumeSnapshotClass
+	for i := range list.Items {
+		if class := &list.Items[i]; class.Driver == f.Driver && class.Annotations[snapshotapi.AnnDefaultClass] == "true" {
+			found = append(found, class)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return nil, nil //nolint:nilnil // as above
+	case 1:
+		return parameterized(found[0], content)
+	}
+	return nil, fmt.Errorf("VolumeSnapshotContent %q names no class, and driver %q has %d default ones, %q and %q among them: keep one", content.Name, f.Driver, len(found), found[0].Name, found[1].Name)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -67,6 +68,55 @@ func TestStop(t *testing.T) {
 	if err := <-hold; err == nil {
 		t.Error("the driver's stream goes on")
 	}
+}
+
+// TestDrain lets a stream end that runs at the stop, and accepts no other.
+func TestDrain(t *testing.T) {
+	r := start(t)
+	release := make(chan struct{})
+	r.driver.onAllocated(func(req *csi.GetMetadataAllocatedRequest, stream csi.SnapshotMetadata_GetMetadataAllocatedServer) error {
+		release <- struct{}{}
+		<-release
+		return allocated(1)(req, stream)
+	})
+	ended := make(chan error, 1)
+	go func() { ended <- r.call(context.WithoutCancel(t.Context()), request()) }()
+	<-release
+	stopped := make(chan struct{})
+	go func() { r.Stop(); close(stopped) }()
+	r.Eventually("accept no more connections", func() bool {
+		conn, err := net.Dial("tcp", r.address)
+		if err == nil {
+			conn.Close()
+		}
+		return err != nil
+	})
+	close(release)
+	if err := <-ended; err != nil {
+		t.Errorf("the stream that was running ended in %v", err)
+	}
+	<-stopped
+}
+
+// TestHealth says by gRPC's health service whether the driver can be called.
+func TestHealth(t *testing.T) {
+	r := start(t)
+	client := healthv1.NewHealthClient(r.dial())
+	serves := func(want healthv1.HealthCheckResponse_ServingStatus) {
+		t.Helper()
+		for _, service := range []string{"", api.SnapshotMetadata_ServiceDesc.ServiceName} {
+			r.Eventually(service+" is "+want.String(), func() bool {
+				reply, err := client.Check(t.Context(), &healthv1.HealthCheckRequest{Service: service})
+				return err == nil && reply.GetStatus() == want
+			})
+		}
+	}
+	serves(healthv1.HealthCheckResponse_SERVING)
+	r.csi.SetReady(false)
+	serves(healthv1.HealthCheckResponse_NOT_SERVING)
+	r.csi.SetReady(true)
+	serves(healthv1.HealthCheckResponse_SERVING)
+	r.Stop()
 }
 
 // TestLimits refuses streams beyond the limits, until others have ended.
@@ -150,9 +200,8 @@ func TestRenewedCertificate(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.certs.Renew()
-	reply, err := healthv1.NewHealthClient(r.dial()).Check(t.Context(), &healthv1.HealthCheckRequest{})
-	if err != nil || reply.GetStatus() != healthv1.HealthCheckResponse_SERVING {
-		t.Errorf("with the renewed certificate: %v, %v", reply, err)
+	if _, err := healthv1.NewHealthClient(r.dial()).Check(t.Context(), &healthv1.HealthCheckRequest{}); err != nil {
+		t.Errorf("with the renewed certificate: %v", err)
 	}
 	if err := r.call(t.Context(), request()); err != nil {
 		t.Errorf("a call: %v", err)

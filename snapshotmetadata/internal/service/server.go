@@ -36,6 +36,8 @@ const (
 	minPing = 10 * time.Second
 	// requestTimeout is how long the request of a stream may take to arrive, unless Config.RequestTimeout says so.
 	requestTimeout = 30 * time.Second
+	// readyInterval is how often the health service finds out whether the driver can be called.
+	readyInterval = 5 * time.Second
 	// stopTimeout is how long the last answers may take at the end.
 	stopTimeout = 5 * time.Second
 )
@@ -77,8 +79,38 @@ func Listen(ctx context.Context, address string, config *tls.Config, service *Se
 	)
 	api.RegisterSnapshotMetadataServer(s.grpc, service)
 	healthv1.RegisterHealthServer(s.grpc, s.health)
-	s.health.SetServingStatus(api.SnapshotMetadata_ServiceDesc.ServiceName, healthv1.HealthCheckResponse_SERVING)
+	s.setHealth(healthv1.HealthCheckResponse_NOT_SERVING)
 	return s, nil
+}
+
+// setHealth has the health service say whether calls are served, for the service and for the whole process.
+func (s *Server) setHealth(is healthv1.HealthCheckResponse_ServingStatus) {
+	s.health.SetServingStatus("", is)
+	s.health.SetServingStatus(api.SnapshotMetadata_ServiceDesc.ServiceName, is)
+}
+
+// followDriver keeps the health service true to the driver until ctx ends.
+func (s *Server) followDriver(ctx context.Context) {
+	ticker := time.NewTicker(readyInterval)
+	defer ticker.Stop()
+	for ctx.Err() == nil {
+		is := healthv1.HealthCheckResponse_SERVING
+		if err := s.ready(ctx); err != nil {
+			is = healthv1.HealthCheckResponse_NOT_SERVING
+		}
+		s.setHealth(is)
+		select {
+		case <-ctx.Done():
+		case <-ticker.C:
+		}
+	}
+}
+
+// ready returns why the driver cannot be called, or nil.
+func (s *Server) ready(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.service.cfg.KubeTimeout)
+	defer cancel()
+	return s.service.cfg.Ready(ctx)
 }
 
 // streamsPerConnection is how many streams a connection may have: those that are served at a time, and as many whose users are asked for.
@@ -103,6 +135,9 @@ func (s *Server) Run(ctx context.Context) error {
 	s.log.Info("Serving snapshot metadata", logging.KeyAddress, s.Addr())
 	served := make(chan error, 1)
 	go func() { served <- s.grpc.Serve(s.listener) }()
+	following, stop := context.WithCancel(ctx)
+	defer stop()
+	go s.followDriver(following)
 	var err error
 	select {
 	case err = <-served:

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/longshore-csi/longshore/csikit/kube"
@@ -26,6 +27,7 @@ type world struct {
 	content *snapshotv1.VolumeSnapshotContent
 	class   *snapshotv1.VolumeSnapshotClass
 	secret  *corev1.Secret
+	others  []runtime.Object
 	cluster *kubetest.Cluster
 }
 
@@ -94,12 +96,33 @@ func TestFind(t *testing.T) {
 			w.annotate("shop", "monday-of-content")
 			w.class.Name = "gone"
 		}, secrets: map[string]string{"of": "class"}},
-		"HalfAnnotated":  {reason: "nobody knows what is meant", arrange: func(w *world) { w.annotate("shop", "") }, err: errAny, words: "must both name a secret, or be absent"},
-		"NoSecret":       {reason: "the error names it", arrange: func(w *world) { w.annotate("shop", "lost") }, err: errAny, words: "get secret shop/lost"},
-		"OtherSecrets":   {reason: "--secret-namespaces", arrange: func(w *world) { w.annotate("kube-system", "keys") }, err: errAny, words: "--secret-namespaces=shop"},
-		"ByClass":        {reason: "an admin's content has no annotation", arrange: (*world).preprovision, secrets: map[string]string{"of": "class"}},
-		"ClassGone":      {reason: "a class is not needed", arrange: func(w *world) { w.preprovision(); w.class.Name = "gone" }},
-		"NoClass":        {reason: "an admin needs none", arrange: func(w *world) { w.preprovision(); w.content.Spec.VolumeSnapshotClassName = nil }},
+		"HalfAnnotated": {reason: "nobody knows what is meant", arrange: func(w *world) { w.annotate("shop", "") }, err: errAny, words: "must both name a secret, or be absent"},
+		"NoSecret":      {reason: "the error names it", arrange: func(w *world) { w.annotate("shop", "lost") }, err: errAny, words: "get secret shop/lost"},
+		"OtherSecrets":  {reason: "--secret-namespaces", arrange: func(w *world) { w.annotate("kube-system", "keys") }, err: errAny, words: "--secret-namespaces=shop"},
+		"ByClass":       {reason: "an admin's content has no annotation", arrange: (*world).preprovision, secrets: map[string]string{"of": "class"}},
+		"ClassGone":     {reason: "a class is not needed", arrange: func(w *world) { w.preprovision(); w.class.Name = "gone" }},
+		"NoClass":       {reason: "an admin needs none", arrange: func(w *world) { w.preprovision(); w.content.Spec.VolumeSnapshotClassName = nil }},
+		"DefaultClass": {reason: "what backup programs restore names no class: as in the external-snapshot-metadata", arrange: func(w *world) {
+			w.preprovision()
+			w.content.Spec.VolumeSnapshotClassName, w.class.Annotations = nil, map[string]string{snapshotapi.AnnDefaultClass: "true"}
+		}, secrets: map[string]string{"of": "class"}},
+		"DefaultOfOther": {reason: "the default class of another driver", arrange: func(w *world) {
+			w.preprovision()
+			w.content.Spec.VolumeSnapshotClassName, w.class.Annotations = nil, map[string]string{snapshotapi.AnnDefaultClass: "true"}
+			w.class.Driver = "e.example"
+		}},
+		"TwoDefaults": {reason: "which secret is meant is not known", arrange: func(w *world) {
+			w.preprovision()
+			w.content.Spec.VolumeSnapshotClassName, w.class.Annotations = nil, map[string]string{snapshotapi.AnnDefaultClass: "true"}
+			second := w.class.DeepCopy()
+			second.Name = "second"
+			w.others = append(w.others, second)
+		}, err: errAny, words: `driver "d.example" has 2 default ones, "fast" and "second" among them: keep one`},
+		"DefaultForbidden": {reason: "the right to list classes is optional", arrange: func(w *world) {
+			w.preprovision()
+			w.content.Spec.VolumeSnapshotClassName, w.class.Annotations = nil, map[string]string{snapshotapi.AnnDefaultClass: "true"}
+			w.cluster.Fail("list", "volumesnapshotclasses", apierrors.NewForbidden(schema.GroupResource{}, "", errors.New("no rule")), 0)
+		}},
 		"ClassNoSecret":  {reason: "most have none", arrange: func(w *world) { w.preprovision(); w.class.Parameters = nil }},
 		"HalfParameters": {reason: "nobody knows what is meant", arrange: func(w *world) { w.preprovision(); delete(w.class.Parameters, snapshotapi.ParamSecretName) }, err: errAny, words: "must be given together"},
 		"BadToken": {reason: "a user's name must not choose the namespace", arrange: func(w *world) {
@@ -131,7 +154,7 @@ func TestFind(t *testing.T) {
 			w := newWorld()
 			tt.arrange(w)
 			snapshotapitest.Install(w.cluster)
-			if err := w.cluster.Apply(w.vs, w.content, w.class, w.secret); err != nil {
+			if err := w.cluster.Apply(append(w.others, w.vs, w.content, w.class, w.secret)...); err != nil {
 				t.Fatal(err)
 			}
 			finder := Finder{Driver: driver, Snapshots: snapshotapitest.New(w.cluster), Secrets: kube.NewSecretCache(w.cluster.Client(), []string{"shop"})}

@@ -15,8 +15,8 @@ TEST ?= leaks
 SOAKS := leaks snapshot-leaks model mutants hostile
 soak: $(call one,soak,TEST,$(SOAKS)) ## Run a random test for longer: TEST=leaks (default), snapshot-leaks, model, mutants or hostile (N, SEED)
 BENCH ?= claim
-BENCHES := claim writes nodes manynodes provision failing failover attach resize snapshot memory
-bench: $(call one,bench,BENCH,$(BENCHES)) ## Measure, most beside kubernetes-csi's program: BENCH=claim (default), writes, nodes, manynodes, provision, failing, failover, attach, resize, snapshot or memory (N)
+BENCHES := claim writes nodes manynodes provision failing failover attach resize snapshot scrape memory
+bench: $(call one,bench,BENCH,$(BENCHES)) ## Measure, most beside kubernetes-csi's program: BENCH=claim (default), writes, nodes, manynodes, provision, failing, failover, attach, resize, snapshot, scrape or memory (N)
 exhaustive: ## Run all that CI runs and nothing left out: every form of deployment, new seeds, the longest walks (hours)
 	@LONGSHORE_EXHAUSTIVE=1 .ci/run
 

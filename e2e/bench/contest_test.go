@@ -64,8 +64,15 @@ func programs(b *testing.B, name string) [2]program {
 func ownProgram(b *testing.B, name string) program {
 	b.Helper()
 	path := filepath.Join(b.TempDir(), "ours")
-	testbed.Build(b, path, strings.TrimPrefix(name, "csi-"), "./cmd/"+name, "-tags", "grpcnotrace", "-ldflags", "-s -w")
+	buildOwn(b, path, name)
 	return program{"ours", path}
+}
+
+// buildOwn builds a component as it is built for images.
+func buildOwn(b *testing.B, path, name string) {
+	b.Helper()
+	module := strings.ReplaceAll(strings.TrimPrefix(name, "csi-"), "-", "")
+	testbed.Build(b, path, module, "./cmd/"+name, "-tags", "grpcnotrace", "-ldflags", "-s -w")
 }
 
 // contest is the same driver and the same API server for one program after the other. Nothing else uses the driver.

@@ -34,8 +34,7 @@ func snapshotPairs(b *testing.B) [2]snapshotPair {
 	upstream, own := snapshotPair{name: "upstream"}, snapshotPair{"ours", filepath.Join(ours, "snapshot-controller"), filepath.Join(ours, "csi-snapshotter")}
 	upstream.controller, upstream.snapshotter = testbed.UpstreamProgram(b, "snapshot-controller"), testbed.UpstreamProgram(b, "csi-snapshotter")
 	for _, name := range testbed.SnapshotPair() {
-		module := strings.ReplaceAll(strings.TrimPrefix(name, "csi-"), "-", "")
-		testbed.Build(b, filepath.Join(ours, name), module, "./cmd/"+name, "-tags", "grpcnotrace", "-ldflags", "-s -w")
+		buildOwn(b, filepath.Join(ours, name), name)
 	}
 	return [2]snapshotPair{upstream, own}
 }
@@ -95,6 +94,8 @@ type snapshotContest struct {
 	class string
 	// perClaim is the number of snapshots of one claim.
 	perClaim int
+	// onNodes is the number of nodes that the contents belong to, 0 for none.
+	onNodes int
 	// kept is the number of snapshots that are there all the time.
 	kept int
 }

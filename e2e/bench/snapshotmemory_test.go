@@ -87,8 +87,12 @@ func (c *snapshotContest) createReadySnapshot(ctx context.Context, i int) error 
 	if err != nil {
 		return err
 	}
+	var labels map[string]string
+	if c.onNodes > 0 {
+		labels = map[string]string{snapshotapi.LabelManagedBy: snapshotNode(i)}
+	}
 	content, err := contents.Create(ctx, &snapshotv1.VolumeSnapshotContent{
-		ObjectMeta: metav1.ObjectMeta{Name: snapshotapi.ContentName(s.UID), Finalizers: []string{snapshotapi.FinalizerContent}},
+		ObjectMeta: metav1.ObjectMeta{Name: snapshotapi.ContentName(s.UID), Labels: labels, Finalizers: []string{snapshotapi.FinalizerContent}},
 		Spec: snapshotv1.VolumeSnapshotContentSpec{
 			VolumeSnapshotRef: corev1.ObjectReference{
 				Kind: "VolumeSnapshot", APIVersion: "snapshot.storage.k8s.io/v1", Namespace: s.Namespace, Name: s.Name, UID: s.UID, ResourceVersion: s.ResourceVersion,

@@ -595,6 +595,21 @@ func TestWaitsForTheDriver(t *testing.T) {
 	})
 }
 
+// TestHalfStarted has a driver that announces its controller and does not answer for it yet: nothing is made, and nothing counts as not supported.
+func TestHalfStarted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cluster, driver := kubeapitest.NewCluster(newClass(), newClaim("a")), csitest.New(csitest.Options{})
+		driver.Inject(csitest.Fault{Method: "ControllerGetCapabilities", Code: codes.Unimplemented, Message: "starting"})
+		p := launch(t, "only", cluster, driver, NewOptions())
+		pass(time.Hour)
+		wantMaker(t, cluster, "a", "")
+		driver.Heal()
+		pass(10 * time.Second)
+		wantMaker(t, cluster, "a", "only")
+		p.stop(t)
+	})
+}
+
 func TestStopsWhileWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		driver := csitest.New(csitest.Options{})

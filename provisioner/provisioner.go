@@ -53,7 +53,7 @@ func (o *Options) sidecar(with connections) sidecar.Config {
 		Name:           "csi-provisioner",
 		Options:        o.Options,
 		Warnings:       o.Warnings(),
-		CSI:            csiclient.Config{Services: csiclient.ControllerService, Timeout: o.CSI.Timeout},
+		CSI:            csiclient.Config{Services: csiclient.ControllerService},
 		Migrated:       migration.Replaces,
 		EventComponent: func(driver string) string { return driver },
 		LeaseName:      leader.SanitizeName,

@@ -266,3 +266,38 @@ func TestOptionsAreChecked(t *testing.T) {
 		t.Errorf("got %v, want an error that names the flag", err)
 	}
 }
+
+// A driver that has expanded volumes by its controller, and announces that of its node alone after a restart, has no size recorded that the volume does not have.
+func TestExpandLost(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	with := func() *csitest.Driver {
+		d := csitest.New(csitest.Options{Name: driverName})
+		d.AddVolume(csitest.Volume{ID: "vol-data", Capacity: 1 << 30})
+		return d
+	}
+	stop := with().ServeAt(t, socket)
+	r := start(t, socket)
+	r.Eventually("read the capabilities", func() bool { return strings.Contains(r.Log(), `"expand":true`) })
+	stop()
+	lesser := with()
+	lesser.SetController(csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME)
+	lesser.SetNode(csi.NodeServiceCapability_RPC_EXPAND_VOLUME)
+	lesser.ServeAt(t, socket)
+	r.ask(t, "data")
+	r.Eventually("be unready", func() bool {
+		_, body := r.Get("/readyz?verbose")
+		return strings.Contains(body, "does not announce EXPAND_VOLUME of its controller, but did before")
+	})
+	r.Eventually("say so on the claim", func() bool {
+		return slices.ContainsFunc(r.claim(t, "data").Status.Conditions, func(c corev1.PersistentVolumeClaimCondition) bool {
+			return strings.Contains(c.Message, "but did before")
+		})
+	})
+	pv, err := r.cluster.Client().PersistentVolumes().Get(t.Context(), "pv-data", metav1.GetOptions{})
+	if got := pv.Spec.Capacity[corev1.ResourceStorage]; err != nil || got.Cmp(resource.MustParse(oneGi)) != 0 {
+		t.Errorf("the PersistentVolume has %s, the volume 1Gi (%v)", got.String(), err)
+	}
+	lesser.SetController(csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME, csi.ControllerServiceCapability_RPC_EXPAND_VOLUME)
+	r.Eventually("expand", func() bool { return lesser.Volumes()[0].Capacity == 2<<30 })
+	r.Stop()
+}

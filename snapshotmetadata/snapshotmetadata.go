@@ -80,7 +80,7 @@ func (o *Options) sidecar(ctx context.Context, c *clients) (sidecar.Config, erro
 		Name:           name,
 		Options:        options,
 		Warnings:       o.Warnings(),
-		CSI:            csiclient.Config{Services: csiclient.IdentityOnly, Timeout: o.CSI.Timeout},
+		CSI:            csiclient.Config{Services: csiclient.IdentityOnly},
 		EventComponent: func(string) string { return name },
 		StateKey:       "streams",
 		Features:       func(info *csiclient.Info) any { return announced(info) },

@@ -30,7 +30,7 @@ func (o *Options) sidecar(snapshots snapshotapi.Client) sidecar.Config {
 		Name:           "csi-snapshotter",
 		Options:        o.Options,
 		Warnings:       o.Warnings(),
-		CSI:            csiclient.Config{Services: csiclient.ControllerService | csiclient.GroupControllerService, Timeout: o.CSI.Timeout},
+		CSI:            csiclient.Config{Services: csiclient.ControllerService | csiclient.GroupControllerService},
 		EventComponent: controller.Component,
 		LeaseName:      controller.LeaseName,
 		StateKey:       "contents",

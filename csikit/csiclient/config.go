@@ -57,9 +57,11 @@ type Config struct {
 	Poll time.Duration
 	// LogEvery is the interval at which Wait and Run log why they wait. Default 30 s.
 	LogEvery time.Duration
-	// Services says which capabilities to read. Zero reads all; a service that
-	// the driver does not implement counts as one without capabilities.
+	// Services says which capabilities to read. Zero reads all. A driver that announces a controller service and does not
+	// answer for it is waited for; one that has no node service is one without capabilities of the node.
 	Services Service
+	// SkipNode reports that NodeGetCapabilities is not needed, as the controller has answered so. nil: never.
+	SkipNode func(*Info) bool
 	// Metrics measures all calls. Its driver name is set as soon as it is known.
 	Metrics *metrics.CSI
 	// MaxLogLength cuts logged requests and replies, in bytes. Zero: not cut.

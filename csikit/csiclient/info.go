@@ -2,7 +2,9 @@ package csiclient
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
@@ -104,7 +106,7 @@ func (c *Client) readController(ctx context.Context, info *Info) error {
 			info.Controller[rpc.GetType()] = true
 		}
 	}
-	return ignoreUnimplemented(err)
+	return announced(err, "CONTROLLER_SERVICE", "ControllerGetCapabilities")
 }
 
 func (c *Client) readGroupController(ctx context.Context, info *Info) error {
@@ -117,11 +119,11 @@ func (c *Client) readGroupController(ctx context.Context, info *Info) error {
 			info.GroupController[rpc.GetType()] = true
 		}
 	}
-	return ignoreUnimplemented(err)
+	return announced(err, "GROUP_CONTROLLER_SERVICE", "GroupControllerGetCapabilities")
 }
 
 func (c *Client) readNode(ctx context.Context, info *Info) error {
-	if c.cfg.Services&NodeService == 0 {
+	if c.cfg.Services&NodeService == 0 || c.cfg.SkipNode != nil && c.cfg.SkipNode(info) {
 		return nil
 	}
 	reply, err := ask(ctx, c, c.Node().NodeGetCapabilities, &csi.NodeGetCapabilitiesRequest{})
@@ -130,17 +132,49 @@ func (c *Client) readNode(ctx context.Context, info *Info) error {
 			info.Node[rpc.GetType()] = true
 		}
 	}
-	return ignoreUnimplemented(err)
-}
-
-// ignoreUnimplemented drops the error of a process that is only
-// one half of a driver: a node plugin announces the controller service
-// that runs elsewhere, and a controller plugin has no node service.
-func ignoreUnimplemented(err error) error {
 	if outcome.Code(err) == codes.Unimplemented {
-		return nil
+		return nil // no plugin capability announces the node service, so that this answer alone says that there is none
 	}
 	return err
+}
+
+// errHalfStarted is a driver that announces a service, and answers that it does not have it.
+var errHalfStarted = errors.New("a driver that is starting may answer so; otherwise it is the node's half of a driver, beside which no component of the controller can work")
+
+// announced says of the error of a service that GetPluginCapabilities announces what it means: a missing answer is no empty list.
+func announced(err error, service, method string) error {
+	if outcome.Code(err) == codes.Unimplemented {
+		return fmt.Errorf("%s is announced, and %s not implemented (%s): %w", service, method, outcome.Message(err), errHalfStarted)
+	}
+	return err
+}
+
+// errFewer is a driver that announces less than the same version of it did before.
+var errFewer = errors.New("it announced more before, and may be starting")
+
+// confirmations is how many answers in a row must lack a capability that the same version of the driver had before, until they are believed.
+const confirmations = 10
+
+// lost returns the capabilities that a driver of the same version had before and lacks now.
+func (i *Info) lost(before *Info) []string {
+	if before == nil || before.Name != i.Name || before.Version != i.Version {
+		return nil
+	}
+	return slices.Concat(missing(before.Plugin, i.Plugin), missing(before.Expansion, i.Expansion), missing(before.Controller, i.Controller),
+		missing(before.GroupController, i.GroupController), missing(before.Node, i.Node))
+}
+
+func missing[K interface {
+	comparable
+	fmt.Stringer
+}](before, now map[K]bool) (names []string) {
+	for capability := range before {
+		if !now[capability] {
+			names = append(names, capability.String())
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // ask makes one call within Config.Timeout.

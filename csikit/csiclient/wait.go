@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -43,7 +44,8 @@ func (c *Client) Ready(ctx context.Context) error {
 // absent, slow, unhealthy or not ready, and logs why it waits. It ends
 // with an error when ctx does, or when the driver's answer shows that waiting is
 // useless, such as an invalid name. After a restart of a driver that was ready before, any
-// error of a call counts as temporary.
+// error of a call counts as temporary. A driver that announces less than the same version of it
+// before is asked ten times before that is believed.
 func (c *Client) Wait(ctx context.Context) (*Info, error) {
 	temporary := mayBecomeReady
 	if c.info.Load() != nil {
@@ -52,8 +54,13 @@ func (c *Client) Wait(ctx context.Context) (*Info, error) {
 	logger := klog.FromContext(ctx).WithValues(logging.KeyAddress, c.cfg.Address)
 	start, last := time.Now(), ""
 	log := WaitLog{Every: c.cfg.LogEvery}
-	for {
-		info, err := c.tryRead(ctx)
+	for fewer := 0; ; {
+		info, err := c.tryRead(ctx, fewer >= confirmations)
+		if errors.Is(err, errFewer) {
+			fewer++
+		} else {
+			fewer = 0
+		}
 		switch {
 		case err == nil:
 			logger.Info("CSI driver is ready", logging.KeyDriver, info.Name, logging.KeyVersion, info.Version)
@@ -101,8 +108,8 @@ func (l *WaitLog) Due(reason string) bool {
 	return true
 }
 
-// tryRead probes once and reads the driver's Info if it is ready.
-func (c *Client) tryRead(ctx context.Context) (*Info, error) {
+// tryRead probes once and reads the driver's Info if it is ready. Unless it is to be believed, an Info that lacks what was there before is an error.
+func (c *Client) tryRead(ctx context.Context, believe bool) (*Info, error) {
 	if err := c.Ready(ctx); err != nil {
 		return nil, err
 	}
@@ -112,6 +119,9 @@ func (c *Client) tryRead(ctx context.Context) (*Info, error) {
 	info, err := c.read(ctx)
 	if err != nil {
 		return nil, err
+	}
+	if lost := info.lost(c.info.Load()); len(lost) > 0 && !believe {
+		return nil, fmt.Errorf("CSI driver %q does not announce %s: %w", info.Name, strings.Join(lost, ", "), errFewer)
 	}
 	c.readAt.Store(dials)
 	c.info.Store(info)
@@ -130,7 +140,7 @@ func failedCall(err error) bool {
 // FAILED_PRECONDITION is the answer of a driver that is not healthy (CSI spec
 // v1.13, "Probe Errors").
 func mayBecomeReady(err error) bool {
-	if errors.Is(err, errNotReady) {
+	if errors.Is(err, errNotReady) || errors.Is(err, errHalfStarted) || errors.Is(err, errFewer) {
 		return true
 	}
 	switch outcome.Code(err) {

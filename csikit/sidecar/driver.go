@@ -36,7 +36,7 @@ func (c *instance) connect(registry *prometheus.Registry) (err error) {
 	if c.Migrated != nil {
 		options = append(options, metrics.ForMigration(c.Migrated))
 	}
-	c.CSI.Address, c.CSI.ExitOnLoss = c.Options.CSI.Address, c.Options.ExitOnConnectionLoss
+	c.CSI.Address, c.CSI.Timeout, c.CSI.ExitOnLoss = c.Options.CSI.Address, c.Options.CSI.Timeout, c.Options.ExitOnConnectionLoss
 	c.CSI.Metrics = metrics.NewSidecarCSI(registry, options...)
 	c.driver, err = csiclient.New(c.CSI)
 	return err

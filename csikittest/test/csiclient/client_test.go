@@ -161,7 +161,8 @@ func TestWait(t *testing.T) {
 		"NoPluginCaps":   {reason: "the specification requires the call", fault: csitest.Fault{Method: "GetPluginCapabilities", Code: codes.Unimplemented}, err: "read capabilities of CSI driver"},
 		"BadName":        {reason: "the name is not valid", fault: csitest.Fault{Method: "None"}, driver: csitest.Options{Name: "a_b"}, err: `CSI driver name "a_b"`},
 		"NoNodeService":  {reason: "a controller plugin has no node service", fault: csitest.Fault{Method: "NodeGetCapabilities", Code: codes.Unimplemented}},
-		"NoController":   {reason: "the controller service runs elsewhere", fault: csitest.Fault{Method: "ControllerGetCapabilities", Code: codes.Unimplemented}},
+		"HalfStarted":    {reason: "a missing answer is no empty list", fault: csitest.Fault{Method: "ControllerGetCapabilities", Code: codes.Unimplemented, Times: 3}, took: 3 * time.Second},
+		"HalfOfADriver":  {reason: "the controller service runs elsewhere", fault: csitest.Fault{Method: "ControllerGetCapabilities", Code: codes.Unimplemented}, took: time.Minute, err: "CONTROLLER_SERVICE is announced, and ControllerGetCapabilities not implemented"},
 		"CapabilitiesNo": {reason: "a driver whose capabilities cannot be read is not used", fault: csitest.Fault{Method: "ControllerGetCapabilities", Code: codes.Internal}, err: "read capabilities"},
 		"NeverReady":     {reason: "the end of the context ends the wait", fault: csitest.Fault{Method: "Probe", Code: codes.Unavailable, Message: "no socket"}, took: time.Minute, err: "no socket"},
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/longshore-csi/longshore/csikit/csiclient"
 	"github.com/longshore-csi/longshore/csikit/csiserver"
@@ -174,9 +175,6 @@ func TestRunExitOnLoss(t *testing.T) {
 func TestRunRetriesAfterErrorsOfAStartingDriver(t *testing.T) {
 	for _, method := range []string{"Probe", "GetPluginInfo", "GetPluginCapabilities", "ControllerGetCapabilities"} {
 		for _, code := range []codes.Code{codes.Internal, codes.Unknown, codes.Unimplemented, codes.PermissionDenied} {
-			if method == "ControllerGetCapabilities" && code == codes.Unimplemented {
-				continue // a driver without a controller service
-			}
 			t.Run(method+code.String(), func(t *testing.T) {
 				p := newProcess(t)
 				p.start(csitest.New(csitest.Options{Version: "v1"}))
@@ -259,5 +257,51 @@ func TestRunEndsWithClose(t *testing.T) {
 	}
 	if err := receive(t, "the end of Run", ended); err != nil {
 		t.Errorf("Run: %v, want nil", err)
+	}
+}
+
+// A version that is known to do more is asked again; it is believed if it says the same for ten answers, and another version at once.
+func TestRunDoubtsFewerCapabilities(t *testing.T) {
+	options := func(version string) csitest.Options {
+		return csitest.Options{Version: version, Controller: []csi.ControllerServiceCapability_RPC_Type{
+			csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME, csi.ControllerServiceCapability_RPC_EXPAND_VOLUME,
+		}}
+	}
+	const expand = csi.ControllerServiceCapability_RPC_EXPAND_VOLUME
+	for name, tt := range map[string]struct {
+		version string
+		asked   int // until the driver announces all again, 0 for never
+		expands bool
+	}{
+		"Starting":     {"v1", 3, true},
+		"OtherFlags":   {"v1", 0, false},
+		"OtherVersion": {"v2", 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newProcess(t)
+			p.start(csitest.New(options("v1")))
+			client := connect(t, csiclient.Config{Address: p.endpoint, Poll: 10 * time.Millisecond})
+			if _, err := client.Wait(t.Context()); err != nil {
+				t.Fatalf("Wait: %v", err)
+			}
+			changes, _ := watch(t, client)
+			p.stop()
+			second := csitest.New(options(tt.version))
+			second.SetController(csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME)
+			asked := 0
+			second.Inject(csitest.Fault{Method: "ControllerGetCapabilities", Match: func(proto.Message) bool {
+				if asked++; asked == tt.asked {
+					second.SetController(options("").Controller...)
+				}
+				return false
+			}})
+			p.start(second)
+			if info := receive(t, "the restart", changes); info.Controller[expand] != tt.expands {
+				t.Errorf("after %d answers, EXPAND_VOLUME is %v, want %v", asked, info.Controller[expand], tt.expands)
+			}
+			if want := map[string]int{"Starting": 4, "OtherFlags": 11, "OtherVersion": 1}[name]; asked != want {
+				t.Errorf("asked %d times, want %d", asked, want)
+			}
+		})
 	}
 }

@@ -50,7 +50,10 @@ func (c *Controller) completed(ctx context.Context, v volume) error {
 // expandTo expands the volume to size and records the outcome.
 func (c *Controller) expandTo(ctx context.Context, v volume, size resource.Quantity, last attempt) error {
 	features := c.cfg.Features()
-	if !features.expands() {
+	switch {
+	case features.Lost:
+		return features.Check(c.cfg.Driver)
+	case !features.expands():
 		return fmt.Errorf("driver %q announces EXPAND_VOLUME neither for its controller nor for its node plugin", c.cfg.Driver)
 	}
 	if c.cfg.WaitUntilUnused && (last.inUse || features.OfflineOnly) {

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"fmt"
+	"sync/atomic"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
@@ -19,6 +20,8 @@ type Features struct {
 	OfflineOnly bool `json:"offlineOnly"`
 	// Modify: the driver implements ControllerModifyVolume.
 	Modify bool `json:"modify"`
+	// Lost: the driver had Expand before, as this process has seen. To leave its volumes to the nodes now would mean to record a size that they do not have.
+	Lost bool `json:"lost,omitempty"`
 	// SingleNodeMultiWriter: the driver distinguishes one writer on a node from many.
 	SingleNodeMultiWriter bool `json:"singleNodeMultiWriter"`
 }
@@ -41,11 +44,31 @@ func FeaturesOf(info *csiclient.Info) Features {
 	return f
 }
 
+// Expands reports whether the controller of a driver expands volumes, so that the node does not decide.
+func Expands(info *csiclient.Info) bool { return FeaturesOf(info).Expand }
+
+// RememberFeatures returns a function that reads the capabilities, and remembers whether the driver has had Expand. It is safe for concurrent use.
+func RememberFeatures(info func() *csiclient.Info) func() Features {
+	var expanded atomic.Bool
+	return func() Features {
+		f := FeaturesOf(info())
+		if f.Expand {
+			expanded.Store(true)
+		}
+		f.Lost = !f.Expand && expanded.Load()
+		return f
+	}
+}
+
 // expands reports whether volumes can be expanded, by the controller or by the node alone.
-func (f Features) expands() bool { return f.Expand || f.NodeExpand }
+func (f Features) expands() bool { return f.Expand || f.NodeExpand && !f.Lost }
 
 // Check returns an error if the driver can neither expand nor modify volumes, so that a resizer has nothing to do.
 func (f Features) Check(driver string) error {
+	if f.Lost {
+		return fmt.Errorf("driver %q does not announce EXPAND_VOLUME of its controller, but did before: nothing is expanded until it does again. "+
+			"If it is to leave that to the nodes from now on, restart csi-resizer", driver)
+	}
 	if f.expands() || f.Modify {
 		return nil
 	}

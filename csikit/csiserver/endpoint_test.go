@@ -179,7 +179,7 @@ func TestSocketMode(t *testing.T) {
 	}
 }
 
-// Between bind and chmod nobody else may connect, whatever the umask is.
+// Between bind and chmod, no other user may connect, with any umask.
 func TestSocketModeFromTheStart(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux binds a socket with permissions")

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/events"
@@ -67,8 +68,38 @@ func TestCapacityIsTheDrivers(t *testing.T) {
 	}
 }
 
-// expandAgainst asks for 2Gi instead of 1Gi, and returns claim and volume after that.
-func expandAgainst(t *testing.T, driver answers) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume) {
+// upTo is a driver that answers with success to each size, and has no more than a most.
+type upTo struct {
+	csi.ControllerClient
+	most int64
+}
+
+// ControllerExpandVolume implements csi.ControllerClient.
+func (d upTo) ControllerExpandVolume(_ context.Context, request *csi.ControllerExpandVolumeRequest, _ ...grpc.CallOption) (*csi.ControllerExpandVolumeResponse, error) {
+	if size := request.GetCapacityRange().GetRequiredBytes(); size <= d.most {
+		return &csi.ControllerExpandVolumeResponse{CapacityBytes: size}, nil
+	}
+	return &csi.ControllerExpandVolumeResponse{CapacityBytes: 1 << 30}, nil
+}
+
+// TestLoweredAfterSmaller has a driver that answers with success and less than was asked for: nothing is in progress then, so that the user may lower the
+// request to what the driver can do (KEP-1790).
+func TestLoweredAfterSmaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		claim, pv := expandAgainst(t, upTo{most: 3 << 29}, func(cluster *kubetest.Cluster) {
+			lowered := []byte(`{"spec":{"resources":{"requests":{"storage":"1536Mi"}}}}`)
+			if _, err := cluster.Client().PersistentVolumeClaims("ns").Patch(t.Context(), "data", types.StrategicMergePatchType, lowered, metav1.PatchOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if capacity, recorded := storage(claim.Status.Capacity), storage(pv.Spec.Capacity); capacity.String() != "1536Mi" || recorded.String() != "1536Mi" {
+			t.Errorf("claim %s, volume %s, status %q; want 1536Mi", capacity.String(), recorded.String(), resizeStatus(claim))
+		}
+	})
+}
+
+// expandAgainst asks for 2Gi instead of 1Gi, makes further changes, a minute after the other, and returns claim and volume after that.
+func expandAgainst(t *testing.T, driver csi.ControllerClient, changes ...func(*kubetest.Cluster)) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume) {
 	t.Helper()
 	cluster := kubetest.New(
 		&corev1.PersistentVolumeClaim{
@@ -95,7 +126,11 @@ func expandAgainst(t *testing.T, driver answers) (*corev1.PersistentVolumeClaim,
 	ctx, stop := context.WithCancel(klog.NewContext(t.Context(), klog.Logger{}))
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()
-	<-time.After(time.Minute)
+	time.Sleep(time.Minute)
+	for _, change := range changes {
+		change(cluster)
+		time.Sleep(time.Minute)
+	}
 	stop()
 	if err := <-ended; err != nil {
 		t.Fatal(err)

@@ -157,7 +157,7 @@ func (c *Controller) expandFailed(ctx context.Context, v volume, size resource.Q
 	last := c.rememberFailure(ctx, v, target, failure)
 	klog.FromContext(ctx).Error(failure, "Expansion did not succeed", logging.KeyCapacity, target, logging.KeyDelay, time.Until(last.due))
 	c.cfg.Events.Warning(v.claim, ReasonResizeFailed, fmt.Sprintf("resize volume %q to %s: %s", v.pv.Name, target, outcome.Text(failure)))
-	if !last.final && outcome.FromDriver(failure) {
+	if !last.final && isAnswer(failure) {
 		return nil // the status says that it is in progress, and it may be
 	}
 	if current, ok := c.find(key); ok && current.claim.UID == v.claim.UID && !controllerIsDone(current.claim, size) {
@@ -186,7 +186,7 @@ func (c *Controller) rememberFailure(ctx context.Context, v volume, target strin
 	c.memory.change(key, v.claim.UID, func(a *attempts) {
 		a.expand = c.retry(key, a.expand.of(target), failure, inUse || isInfeasibleSize(failure))
 		a.expand.inUse = inUse || a.expand.inUse && !isFinal(failure)
-		if outcome.FromDriver(failure) {
+		if isAnswer(failure) {
 			a.expand.final = isFinal(failure)
 		}
 	})

@@ -153,6 +153,9 @@ func (c *Controller) secret(ctx context.Context, ref *corev1.SecretReference) (m
 	return c.cfg.Secrets.Data(ctx, ref)
 }
 
+// isAnswer reports whether the driver has answered the call: with an error, or with success and less than was asked for.
+func isAnswer(err error) bool { return outcome.FromDriver(err) || errors.Is(err, errSmaller) }
+
 // isFinal reports whether the driver has answered that it failed. Everything else may still be in progress, RESOURCE_EXHAUSTED included:
 // gRPC itself answers so, when a call was sent.
 func isFinal(err error) bool {

@@ -158,7 +158,7 @@ func TestPlan(t *testing.T) {
 
 		"Grace":   {"most drivers are quick: one write of the status is enough", []change{bind, fresh, func(v *view) { v.grace = 1 }}, doNothing, "", ""},
 		"Waiting": {"this driver is not", []change{bind, fresh}, doStatus, ReasonCreating, "ns/s"},
-		"AtOnce":  {"the driver was quick: nobody has waited", []change{taken, fresh}, doStatus, "", ""},
+		"AtOnce":  {"the driver was quick: no user has waited", []change{taken, fresh}, doStatus, "", ""},
 		"Ready":   {"the status has said that it is not", []change{taken}, doStatus, ReasonReady, "ns/s"},
 		"Created": {"it has been taken, and is not ready", []change{taken, func(v *view) { v.content.status.ready = false }}, doStatus, ReasonCreated, "ns/s"},
 		"Bound":   {"the driver is awaited", []change{bind}, doNothing, "", ""},

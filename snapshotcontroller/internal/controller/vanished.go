@@ -15,7 +15,7 @@ const vanishGrace = 2 * time.Minute
 
 // vanished knows the owners that this process has seen go without a deletion that waits for finalizers, until their contents are
 // dealt with. An API server may delete an object although a finalizer was put on it: it has read the object before, and has found none.
-// No other process would delete the content that is made for it. An owner whose finalizers somebody has removed by hand was seen as being deleted,
+// No other process would delete the content that is made for it. An owner whose finalizers an admin has removed by hand was seen as being deleted,
 // and its content stays: also if the watch was broken meanwhile, unless the snapshot was just taken.
 type vanished struct {
 	mu   sync.Mutex

@@ -96,7 +96,7 @@ func TestFind(t *testing.T) {
 			w.annotate("shop", "monday-of-content")
 			w.class.Name = "gone"
 		}, secrets: map[string]string{"of": "class"}},
-		"HalfAnnotated": {reason: "nobody knows what is meant", arrange: func(w *world) { w.annotate("shop", "") }, err: errAny, words: "must both name a secret, or be absent"},
+		"HalfAnnotated": {reason: "it is ambiguous", arrange: func(w *world) { w.annotate("shop", "") }, err: errAny, words: "must both name a secret, or be absent"},
 		"NoSecret":      {reason: "the error names it", arrange: func(w *world) { w.annotate("shop", "lost") }, err: errAny, words: "get secret shop/lost"},
 		"OtherSecrets":  {reason: "--secret-namespaces", arrange: func(w *world) { w.annotate("kube-system", "keys") }, err: errAny, words: "--secret-namespaces=shop"},
 		"ByClass":       {reason: "an admin's content has no annotation", arrange: (*world).preprovision, secrets: map[string]string{"of": "class"}},

@@ -55,8 +55,12 @@ func IsRefused(err error) bool {
 }
 
 // IsTransient reports whether an error is a conflict, or means that the API server is overloaded or cannot be reached. Users cannot fix
-// such errors, so that neither status nor events need them; a write would add load. The answer of a CSI driver is not transient.
+// such errors, so that neither status nor events need them; a write would add load. The answer of a CSI driver is not transient, and an admission webhook that
+// fails is what an administrator has to know.
 func IsTransient(err error) bool {
+	if apierrors.IsInternalError(err) && strings.Contains(err.Error(), "failed calling webhook") {
+		return false
+	}
 	var network net.Error // connection refused, reset, timed out
 	return errors.As(err, &network) || apierrors.IsConflict(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsTooManyRequests(err) ||
 		apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsInternalError(err)

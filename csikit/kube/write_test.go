@@ -59,6 +59,8 @@ func TestIsTransient(t *testing.T) {
 		"Stale":     {reason: "the next try sees the new object", err: apierrors.NewConflict(resource, "va-1", nil), want: true},
 		"Away":      {reason: "the server comes back", err: fmt.Errorf("patch: %w", apierrors.NewServiceUnavailable("x")), want: true},
 		"Busy":      {reason: "the server wants less, not more", err: apierrors.NewTooManyRequests("x", 1), want: true},
+		"Internal":  {reason: "the server's own trouble passes", err: apierrors.NewInternalError(errors.New("etcd")), want: true},
+		"Webhook":   {reason: "a webhook that does not answer stays so until it is mended", err: apierrors.NewInternalError(errors.New(`failed calling webhook "x": connection refused`))},
 		"Forbidden": {reason: "the user must fix the role", err: apierrors.NewForbidden(resource, "va-1", nil)},
 		"Driver":    {reason: "what the driver says is for users", err: status.Error(codes.Unavailable, "x")},
 	}

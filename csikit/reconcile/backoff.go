@@ -17,7 +17,7 @@ const maxFailing = 100
 
 // backoff has the keys that wait for another attempt, and the failures of each.
 type backoff[K comparable] struct {
-	start, longest time.Duration
+	start time.Duration
 
 	mu    sync.Mutex
 	waits map[K]wait
@@ -49,8 +49,8 @@ type Failing struct {
 	Next time.Time `json:"next"`
 }
 
-func newBackoff[K comparable](start, longest time.Duration) *backoff[K] {
-	return &backoff[K]{start: start, longest: longest, waits: map[K]wait{}}
+func newBackoff[K comparable](start time.Duration) *backoff[K] {
+	return &backoff[K]{start: start, waits: map[K]wait{}}
 }
 
 // left returns how long the key has to wait yet, before an attempt. Other inputs than those of the last attempt end the wait and the failures, once within the
@@ -79,11 +79,11 @@ func (b *backoff[K]) left(key K, inputs any) time.Duration {
 
 // fail counts a failure and returns the pause after it: start, doubled with each failure
 // before, at most the longest.
-func (b *backoff[K]) fail(key K, inputs any, err error, start time.Duration) time.Duration {
+func (b *backoff[K]) fail(key K, inputs any, err error, start, longest time.Duration) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	before := b.waits[key]
-	pause := spread(key, before.failures, exponential(start, b.longest, before.failures))
+	pause := spread(key, before.failures, exponential(start, longest, before.failures))
 	b.waits[key] = wait{failures: before.failures + 1, err: err, due: time.Now().Add(pause), inputs: inputs, changed: before.changed, woken: before.woken}
 	return pause
 }

@@ -27,6 +27,9 @@ const (
 	// conflictRetry is the first pause after a conflict: as long as a watch may need to
 	// bring the newer object.
 	conflictRetry = 50 * time.Millisecond
+	// transientRetry is the longest pause after errors by which the API server says that it is away or overloaded: its work goes on within that time when
+	// it is back.
+	transientRetry = 30 * time.Second
 )
 
 // Result of a Reconcile that did not fail.
@@ -108,7 +111,7 @@ func New[K comparable](cfg Config[K]) (*Controller[K], error) {
 	c := &Controller[K]{
 		cfg:     cfg,
 		keys:    newFairQueue(cfg),
-		backoff: newBackoff[K](cfg.Retry.Start, cfg.Retry.Max),
+		backoff: newBackoff[K](cfg.Retry.Start),
 	}
 	if cfg.Registerer != nil {
 		c.gauge = ageGauge(cfg.Name, c.keys)
@@ -339,17 +342,20 @@ func (c *Controller[K]) requeue(ctx context.Context, key K, inputs any, result R
 			c.queue.add(key, result.After)
 		}
 	case kube.IsStale(err):
-		pause := c.backoff.fail(key, inputs, err, min(conflictRetry, c.cfg.Retry.Start))
+		pause := c.backoff.fail(key, inputs, err, min(conflictRetry, c.cfg.Retry.Start), c.cfg.Retry.Max)
 		logger.V(4).Info("Object changed meanwhile, trying again", logging.KeyDelay, pause, "err", err)
 		c.queue.add(key, pause)
 	case ctx.Err() != nil:
 		logger.Info("Reconcile was stopped before it succeeded", logging.KeyReason, err.Error())
 	default:
-		start := c.cfg.Retry.Start
-		if errors.As(err, new(slowError)) {
-			start = c.cfg.Retry.Max
+		start, longest := c.cfg.Retry.Start, c.cfg.Retry.Max
+		switch {
+		case errors.As(err, new(slowError)):
+			start = longest
+		case kube.IsTransient(err):
+			longest = max(start, min(longest, transientRetry))
 		}
-		pause := c.backoff.fail(key, inputs, err, start)
+		pause := c.backoff.fail(key, inputs, err, start, longest)
 		logger.Error(err, "Reconcile did not succeed, trying again", logging.KeyDelay, pause)
 		c.queue.add(key, pause)
 	}

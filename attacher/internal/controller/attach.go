@@ -50,8 +50,12 @@ func (c *Controller) attach(ctx context.Context, va *storagev1.VolumeAttachment,
 	if err != nil {
 		return va, err
 	}
+	recorded, err := c.recordedNodeID(va)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "The record of an earlier attempt is not used")
+	}
 	plan, err := planAttach(attachInput{
-		va: va, source: source, nodeID: nodeID, finalizer: c.finalizer,
+		va: va, source: source, nodeID: nodeID, recorded: recorded, finalizer: c.finalizer,
 		features: c.features(), fsType: c.cfg.DefaultFSType,
 	})
 	if err != nil {
@@ -68,7 +72,29 @@ func (c *Controller) attach(ctx context.Context, va *storagev1.VolumeAttachment,
 	if err != nil {
 		return va, err
 	}
+	if c.isAbandoned(va) {
+		c.undo(ctx, va, plan.publish)
+		return va, nil
+	}
 	return va, c.saveAttached(ctx, va, metadata)
+}
+
+// isAbandoned reports whether va was removed by force, so that no VolumeAttachment would have its volume detached from the node.
+func (c *Controller) isAbandoned(va *storagev1.VolumeAttachment) bool {
+	if now, ok := c.vas.Get("", va.Name); ok && now.UID == va.UID {
+		return false
+	}
+	return !c.otherOn(va.Spec.NodeName, va)
+}
+
+// undo detaches a volume whose VolumeAttachment is gone.
+func (c *Controller) undo(ctx context.Context, va *storagev1.VolumeAttachment, published *csi.ControllerPublishVolumeRequest) {
+	klog.FromContext(ctx).Info("The VolumeAttachment was removed by force while the volume was being attached, detaching it", logging.KeyVolumeID, published.GetVolumeId(), logging.KeyNodeID, published.GetNodeId())
+	err := c.unpublish(ctx, &csi.ControllerUnpublishVolumeRequest{VolumeId: published.GetVolumeId(), NodeId: published.GetNodeId(), Secrets: published.GetSecrets()})
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "The volume stays attached, and no VolumeAttachment says so: detach it by the storage's own means")
+		c.cfg.Events.Warning(va, ReasonDetachFailed, outcome.Text(err))
+	}
 }
 
 // prepareAttach undoes a stale publish, and writes finalizers and annotations so that the publish call can be undone later, to both
@@ -204,10 +230,10 @@ func (c *Controller) findPV(ctx context.Context, name string) (*corev1.Persisten
 	return pv, nil
 }
 
-// attachNodeID returns the node ID to publish to, "" if it is unknown.
+// attachNodeID returns the node ID to publish to, "" if it is unknown. That of an earlier attempt does not count: another machine may get the node's name.
 func (c *Controller) attachNodeID(ctx context.Context, va *storagev1.VolumeAttachment) (string, error) {
 	csiNode, _ := c.csiNodes.Get("", va.Spec.NodeName)
-	if id := attachNodeID(csiNode, va); id != "" {
+	if id := csiNodeID(csiNode, va.Spec.Attacher); id != "" {
 		return id, nil
 	}
 	return c.nodeAnnotation(ctx, va.Spec.NodeName)

@@ -29,8 +29,9 @@ const (
 
 // Names of the informers' indexes.
 const (
-	indexPV   = "pv"
-	indexNode = "node"
+	indexPV     = "pv"
+	indexNode   = "node"
+	indexNodeID = "node-id"
 )
 
 // Recorder records events, and limits repetitions.
@@ -127,6 +128,12 @@ func New(cfg Config) *Controller {
 	c.csiNodes = kube.NewInformer(cfg.Kube.CSINodes(), kube.InformerOptions[*storagev1.CSINode]{
 		Name:      "CSINode",
 		Transform: slimCSINode(cfg.Driver),
+		Index: map[string]func(*storagev1.CSINode) []string{indexNodeID: func(node *storagev1.CSINode) []string {
+			if id := csiNodeID(node, cfg.Driver); id != "" {
+				return []string{id}
+			}
+			return nil
+		}},
 	})
 	c.vas.OnChange(c.vaChanged)
 	c.pvs.OnChange(c.pvChanged)

@@ -76,7 +76,11 @@ func (c *Controller) planDetach(ctx context.Context, va *storagev1.VolumeAttachm
 		return detachPlan{}, err
 	}
 	csiNode, _ := c.csiNodes.Get("", va.Spec.NodeName)
-	nodeIDs := detachNodeIDs(csiNode, va)
+	recorded, err := c.recordedNodeID(va)
+	nodeIDs := detachNodeIDs(recorded, csiNodeID(csiNode, c.cfg.Driver))
+	if err != nil && len(nodeIDs) == 0 {
+		return detachPlan{}, err
+	}
 	if len(nodeIDs) == 0 {
 		id, err := c.nodeAnnotation(ctx, va.Spec.NodeName)
 		if err != nil {

@@ -41,7 +41,7 @@ func (c migrationCase) requests() (string, error) {
 	}
 	// As the external-attacher leaves it: without a recorded handle.
 	vaFinalized(c.va)
-	detach, err := planDetach(detachInput{va: c.va, source: source, nodeIDs: detachNodeIDs(node, c.va), finalizer: FinalizerName(c.driver)})
+	detach, err := planDetach(detachInput{va: c.va, source: source, nodeIDs: detachNodeIDs(c.va.Annotations[AnnotationNodeID], csiNodeID(node, c.driver)), finalizer: FinalizerName(c.driver)})
 	if err != nil {
 		return "", err
 	}

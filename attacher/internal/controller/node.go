@@ -2,6 +2,7 @@ package controller
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -36,23 +37,42 @@ func annotatedNodeID(node *corev1.Node, driver string) (string, error) {
 	return ids[driver], nil
 }
 
-// attachNodeID chooses the node ID to publish to: what the driver registered
-// last, else what an earlier attempt used.
-func attachNodeID(csiNode *storagev1.CSINode, va *storagev1.VolumeAttachment) string {
-	if id := csiNodeID(csiNode, va.Spec.Attacher); id != "" {
-		return id
-	}
-	return va.Annotations[AnnotationNodeID]
-}
-
-// detachNodeIDs returns the node IDs to unpublish from. First the one that the volume was published to: another machine
+// detachNodeIDs returns the node IDs to unpublish from. First the recorded one that the volume was published to: another machine
 // may have the node's name now. Then the registered one: the driver may have changed the format of its IDs.
-func detachNodeIDs(csiNode *storagev1.CSINode, va *storagev1.VolumeAttachment) []string {
+func detachNodeIDs(recorded, registered string) []string {
 	var ids []string
-	for _, id := range []string{va.Annotations[AnnotationNodeID], csiNodeID(csiNode, va.Spec.Attacher)} {
+	for _, id := range []string{recorded, registered} {
 		if id != "" && !slices.Contains(ids, id) {
 			ids = append(ids, id)
 		}
 	}
 	return ids
+}
+
+// errForeignNode is a VolumeAttachment whose recorded node ID is that of a node where another one has the volume attached.
+var errForeignNode = errors.New("is the node ID of a node for which another VolumeAttachment has the volume attached")
+
+// recordedNodeID returns the node ID that va records. Many may patch VolumeAttachments: one that the driver has registered on another node is refused where the volume
+// is in use. Elsewhere it counts, as a machine may have got another name.
+func (c *Controller) recordedNodeID(va *storagev1.VolumeAttachment) (string, error) {
+	id := va.Annotations[AnnotationNodeID]
+	if id == "" {
+		return "", nil
+	}
+	for _, node := range c.csiNodes.ByIndex(indexNodeID, id) {
+		if node.Name == va.Spec.NodeName {
+			return id, nil
+		}
+		if c.otherOn(node.Name, va) {
+			return "", fmt.Errorf("annotation %s of VolumeAttachment %q: %q %w, %q", AnnotationNodeID, va.Name, id, errForeignNode, node.Name)
+		}
+	}
+	return id, nil
+}
+
+// otherOn reports whether another VolumeAttachment has the volume of va attached to a node.
+func (c *Controller) otherOn(node string, va *storagev1.VolumeAttachment) bool {
+	return slices.ContainsFunc(c.vas.ByIndex(indexNode, node), func(other *storagev1.VolumeAttachment) bool {
+		return other.Name != va.Name && pvName(other) == pvName(va)
+	})
 }

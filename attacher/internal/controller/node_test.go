@@ -8,37 +8,33 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 )
 
-func TestNodeID(t *testing.T) {
+func TestDetachNodeIDs(t *testing.T) {
 	tests := map[string]struct {
 		reason  string
 		csiNode *storagev1.CSINode
 		va      *storagev1.VolumeAttachment
-		attach  string
 		detach  []string
 	}{
 		"Registered": {
 			reason: "the driver is registered", csiNode: newCSINode("other", "x", testDriver, "id-1"), va: newVA(),
-			attach: "id-1", detach: []string{"id-1"},
+			detach: []string{"id-1"},
 		},
 		"NotRegistered": {
 			reason: "another driver's ID is of no use", csiNode: newCSINode("other", "x"), va: newVA(),
 		},
 		"NoCSINode": {
 			reason: "the node is gone, the VolumeAttachment remembers", va: newVA(vaAnnotated(AnnotationNodeID, "id-0")),
-			attach: "id-0", detach: []string{"id-0"},
+			detach: []string{"id-0"},
 		},
 		"Replaced": {
-			reason:  "attach to the registered ID, detach from the recorded one first",
+			reason:  "the recorded one first",
 			csiNode: newCSINode(testDriver, "id-1"), va: newVA(vaAnnotated(AnnotationNodeID, "id-0")),
-			attach: "id-1", detach: []string{"id-0", "id-1"},
+			detach: []string{"id-0", "id-1"},
 		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := attachNodeID(tt.csiNode, tt.va); got != tt.attach {
-				t.Errorf("%s: attachNodeID = %q, want %q", tt.reason, got, tt.attach)
-			}
-			if got := detachNodeIDs(tt.csiNode, tt.va); !slices.Equal(got, tt.detach) {
+			if got := detachNodeIDs(tt.va.Annotations[AnnotationNodeID], csiNodeID(tt.csiNode, testDriver)); !slices.Equal(got, tt.detach) {
 				t.Errorf("%s: detachNodeIDs = %q, want %q", tt.reason, got, tt.detach)
 			}
 		})

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"maps"
 	"sync"
 	"time"
 )
@@ -40,6 +41,7 @@ func (l *nodeLookups) missed(node string, now time.Time) {
 	if l.misses == nil {
 		l.misses = map[string]miss{}
 	}
+	maps.DeleteFunc(l.misses, func(_ string, m miss) bool { return now.Sub(m.until) > l.longest }) // no VolumeAttachment waits for these
 	pause := min(max(l.first, 2*before.pause), l.longest)
 	l.misses[node] = miss{pause: pause, until: now.Add(pause)}
 }

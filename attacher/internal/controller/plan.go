@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -69,6 +68,7 @@ type attachInput struct {
 	va        *storagev1.VolumeAttachment
 	source    source
 	nodeID    string
+	recorded  string // the node ID of an earlier attempt, "" for none
 	features  Features
 	fsType    string
 	finalizer string
@@ -106,7 +106,7 @@ func planAttach(in attachInput) (attachPlan, error) {
 	}
 	plan := attachPlan{
 		secret: volume.ControllerPublishSecretRef,
-		stale:  staleRequest(in.va, in.finalizer, in.nodeID, volume.VolumeHandle),
+		stale:  in.staleRequest(volume.VolumeHandle),
 		publish: &csi.ControllerPublishVolumeRequest{
 			VolumeId:         volume.VolumeHandle,
 			NodeId:           in.nodeID,
@@ -156,15 +156,21 @@ func planRecord(va *storagev1.VolumeAttachment, pv *corev1.PersistentVolume, fin
 // staleRequest returns the call that undoes an earlier attempt on another node ID or
 // with another handle, before the record of it is overwritten. A volume that is attached according to the status may be in
 // use, so nothing is taken away from the node: its ID may just have got another format.
-func staleRequest(va *storagev1.VolumeAttachment, finalizer, nodeID, handle string) *csi.ControllerUnpublishVolumeRequest {
-	oldNode, oldHandle := va.Annotations[AnnotationNodeID], va.Annotations[AnnotationVolumeHandle]
-	if oldHandle == "" {
-		oldHandle = handle
-	}
-	if va.Status.Attached || !hasFinalizer(va, finalizer) || oldNode == "" || oldNode == nodeID && oldHandle == handle {
+func (in attachInput) staleRequest(handle string) *csi.ControllerUnpublishVolumeRequest {
+	oldHandle := attachedHandle(in.va, in.source, handle)
+	if in.va.Status.Attached || !hasFinalizer(in.va, in.finalizer) || in.recorded == "" || in.recorded == in.nodeID && oldHandle == handle {
 		return nil
 	}
-	return &csi.ControllerUnpublishVolumeRequest{VolumeId: oldHandle, NodeId: oldNode}
+	return &csi.ControllerUnpublishVolumeRequest{VolumeId: oldHandle, NodeId: in.recorded}
+}
+
+// attachedHandle returns the handle of the volume that was attached for va. Many may patch VolumeAttachments, but only few PersistentVolumes: while the one is there
+// that va was made for, its handle counts. The recorded one counts where another PersistentVolume has got its name since.
+func attachedHandle(va *storagev1.VolumeAttachment, source source, handle string) string {
+	if recorded := va.Annotations[AnnotationVolumeHandle]; recorded != "" && source.pv != nil && va.CreationTimestamp.Before(&source.pv.CreationTimestamp) {
+		return recorded
+	}
+	return handle
 }
 
 // detachInput is everything that a decision to detach depends on.
@@ -196,9 +202,8 @@ func (in detachInput) volume() (*corev1.CSIPersistentVolumeSource, error) {
 	return in.source.csi(in.va.Spec.Attacher)
 }
 
-// planDetach decides how to detach. The handle that was recorded when the volume was attached counts more than the one of the
-// PersistentVolume, which may have been re-created meanwhile. The recorded secret counts only if the volume has no
-// description any more: many may patch VolumeAttachments, but only few PersistentVolumes.
+// planDetach decides how to detach. What is recorded of handle and secret counts only if the volume has no description any more, or has another one: see
+// attachedHandle.
 func planDetach(in detachInput) (detachPlan, error) {
 	if len(in.nodeIDs) == 0 {
 		return detachPlan{}, fmt.Errorf("driver %q %w", in.va.Spec.Attacher, errNodeUnknown)
@@ -207,7 +212,7 @@ func planDetach(in detachInput) (detachPlan, error) {
 	volume, err := in.volume()
 	switch {
 	case err == nil:
-		handle, secret = cmp.Or(handle, volume.VolumeHandle), volume.ControllerPublishSecretRef
+		handle, secret = attachedHandle(in.va, in.source, volume.VolumeHandle), volume.ControllerPublishSecretRef
 	case handle == "":
 		return detachPlan{}, err
 	}

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/longshore-csi/longshore/csikit/capability"
 )
@@ -130,7 +131,7 @@ func TestPlanAttach(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			plan, err := planAttach(attachInput{va: tt.va, source: source, nodeID: tt.nodeID, features: tt.can, finalizer: testFinalizer})
+			plan, err := planAttach(attachInput{va: tt.va, source: source, nodeID: tt.nodeID, recorded: tt.va.Annotations[AnnotationNodeID], features: tt.can, finalizer: testFinalizer})
 			if !errors.Is(err, tt.err) {
 				t.Fatalf("%s: error %v, want %v", tt.reason, err, tt.err)
 			}
@@ -165,6 +166,9 @@ func TestPlanAttachInline(t *testing.T) {
 	}
 }
 
+// pvCreatedLater is a PersistentVolume that has got its name when the VolumeAttachment was there.
+func pvCreatedLater(pv *corev1.PersistentVolume) { pv.CreationTimestamp = metav1.Now() }
+
 func TestPlanDetach(t *testing.T) {
 	tests := map[string]struct {
 		reason    string
@@ -189,9 +193,14 @@ func TestPlanDetach(t *testing.T) {
 		},
 		"RecordWins": {
 			reason: "the PersistentVolume was re-created with another volume: its handle is not the one attached, its secret is the one allowed",
-			va:     newVA(vaFinalized, vaDeleting, vaAnnotated(AnnotationVolumeHandle, "vol-0")), pv: newPV(pvSecret("ns", "keys")), nodeIDs: []string{"id-1"},
+			va:     newVA(vaFinalized, vaDeleting, vaAnnotated(AnnotationVolumeHandle, "vol-0")), pv: newPV(pvSecret("ns", "keys"), pvCreatedLater), nodeIDs: []string{"id-1"},
 			unpublish: []*csi.ControllerUnpublishVolumeRequest{{VolumeId: "vol-0", NodeId: "id-1"}},
 			secret:    &corev1.SecretReference{Namespace: "ns", Name: "keys"},
+		},
+		"ForgedHandle": {
+			reason: "a user who may patch VolumeAttachments must not choose the volume that is detached",
+			va:     newVA(vaFinalized, vaDeleting, vaAnnotated(AnnotationVolumeHandle, "vol-2")), pv: newPV(), nodeIDs: []string{"id-1"},
+			unpublish: []*csi.ControllerUnpublishVolumeRequest{{VolumeId: "vol-1", NodeId: "id-1"}},
 		},
 		"ForgedSecret": {
 			reason: "a user who may patch VolumeAttachments must not choose the secret that the driver gets",

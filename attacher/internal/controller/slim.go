@@ -14,6 +14,7 @@ import (
 // slimMeta keeps what identifies an object, whether it has the finalizer, and the named annotations.
 func slimMeta(meta metav1.ObjectMeta, finalizer string, annotations ...string) metav1.ObjectMeta {
 	slim := kube.SlimMeta(meta, annotations...)
+	slim.CreationTimestamp = meta.CreationTimestamp
 	if hasFinalizer(&meta, finalizer) {
 		slim.Finalizers = []string{cachedFinalizer}
 	}

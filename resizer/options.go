@@ -68,7 +68,7 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	fs.DurationVar(&o.CSI.Timeout, "timeout", o.CSI.Timeout, "deadline of each call to the CSI driver; overrides --resize-timeout and --modify-timeout; 0: does not")
 	fs.DurationVar(&o.ResizeTimeout, "resize-timeout", o.ResizeTimeout, "deadline of each ControllerExpandVolume call")
 	fs.DurationVar(&o.ModifyTimeout, "modify-timeout", o.ModifyTimeout, "deadline of each ControllerModifyVolume call")
-	fs.IntVar(&o.Workers, "workers", o.Workers, "number of claims processed concurrently")
+	fs.IntVar(&o.Workers, "workers", o.Workers, "number of volumes that are expanded concurrently, and of those that are modified")
 	fs.DurationVar(&o.Resync, "resync-period", o.Resync, "interval in which every claim is reconciled without a change; 0: never")
 	fs.BoolVar(&o.WaitUntilUnused, "handle-volume-inuse-error", o.WaitUntilUnused,
 		"when the driver does not expand a volume in use, wait until no pod and no node uses it; false: retry with the usual backoff")

@@ -59,26 +59,29 @@ type walk struct {
 // unfinished has, by volume, the operation whose outcome is not known. It lasts longer than a life of the component.
 type unfinished struct {
 	mu         sync.Mutex
-	operations map[string]started
+	operations map[string]map[string]started // by volume and method
 	// deleted is when the class of an operation was deleted: nobody can find out its outcome then.
 	deleted map[string]time.Time
+	// both counts the volumes that were expanded and modified at the same time.
+	both int
 }
 
 // started is an operation that has begun.
 type started struct {
 	operation string
 	at        time.Time
+	together  bool // with the other one
 }
 
-// volumeGuard is the connection of one life of the component. It allows one call at a time for a volume, and after one whose outcome is
-// not known only the same one.
+// volumeGuard is the connection of one life of the component. It allows one call at a time for a volume, or both at the same moment, and after those whose outcome
+// is not known only the same ones.
 type volumeGuard struct {
 	grpc.ClientConnInterface
 	t    *testing.T
 	open *unfinished
 
 	mu      sync.Mutex
-	running map[string]string
+	running map[string]map[string]time.Time // by volume and method
 }
 
 // operation names what a call asks for.
@@ -93,24 +96,35 @@ func operation(request any) string {
 }
 
 // begin reports an operation that overtakes another one.
-func (u *unfinished) begin(t *testing.T, id, operation string) {
+func (u *unfinished) begin(t *testing.T, id, method, operation string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	const lag = 10 * time.Second // of the component's caches
-	if open, ok := u.operations[id]; ok && open.operation != operation && u.deleted[open.operation].Before(open.at.Add(-lag)) {
-		t.Errorf("%s of %s, while the outcome of %s is not known", operation, id, open.operation)
+	now := started{operation: operation, at: time.Now()}
+	if u.operations[id] == nil {
+		u.operations[id] = map[string]started{}
 	}
-	u.operations[id] = started{operation, time.Now()}
+	for other, open := range u.operations[id] {
+		const lag = 10 * time.Second // of the component's caches
+		together := other != method && (open.at.Equal(now.at) || open.together)
+		if open.operation != operation && !together && u.deleted[open.operation].Before(open.at.Add(-lag)) {
+			t.Errorf("%s of %s, while the outcome of %s is not known", operation, id, open.operation)
+		}
+		if together {
+			now.together, open.together = true, true
+			u.operations[id][other] = open
+		}
+	}
+	u.operations[id][method] = now
 }
 
 // end forgets an operation whose outcome is known.
-func (u *unfinished) end(id string, err error) {
+func (u *unfinished) end(id, method string, err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	switch status.Code(err) {
 	case codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.Aborted, codes.ResourceExhausted:
 	default:
-		delete(u.operations, id)
+		delete(u.operations[id], method)
 	}
 }
 
@@ -126,19 +140,25 @@ func (g *volumeGuard) Invoke(ctx context.Context, method string, args, reply any
 	if request, ok := args.(interface{ GetVolumeId() string }); ok {
 		id := request.GetVolumeId()
 		g.mu.Lock()
-		if other, busy := g.running[id]; busy {
-			g.t.Errorf("%s of %s while %s is running", method, id, other)
+		for other, since := range g.running[id] {
+			if other == method || !since.Equal(time.Now()) {
+				g.t.Errorf("%s of %s while %s is running", method, id, other)
+			}
+			g.open.both++
 		}
-		g.running[id] = method
+		if g.running[id] == nil {
+			g.running[id] = map[string]time.Time{}
+		}
+		g.running[id][method] = time.Now()
 		g.mu.Unlock()
 		defer func() {
 			g.mu.Lock()
 			defer g.mu.Unlock()
-			delete(g.running, id)
+			delete(g.running[id], method)
 		}()
-		g.open.begin(g.t, id, operation(args))
+		g.open.begin(g.t, id, method, operation(args))
 		err := g.ClientConnInterface.Invoke(ctx, method, args, reply, opts...)
-		g.open.end(id, err)
+		g.open.end(id, method, err)
 		return err
 	}
 	return g.ClientConnInterface.Invoke(ctx, method, args, reply, opts...)
@@ -164,7 +184,7 @@ func walkAtRandom(t *testing.T, seed uint64) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &walk{
 			t: t, rand: rand.New(rand.NewPCG(seed, 0)), cluster: kubetest.New(), //nolint:gosec // a test wants to be repeated
-			open: &unfinished{operations: map[string]started{}, deleted: map[string]time.Time{}}, done: map[string]int{},
+			open: &unfinished{operations: map[string]map[string]started{}, deleted: map[string]time.Time{}}, done: map[string]int{},
 		}
 		w.driver = csitest.New(csitest.Options{MutableParameters: []string{"iops"}})
 		for i := range walkClaims {
@@ -188,7 +208,10 @@ func walkAtRandom(t *testing.T, seed uint64) {
 		for _, violation := range w.driver.Violations() {
 			t.Errorf("against the life cycle of CSI: %s", violation)
 		}
-		t.Logf("done: %v", w.done)
+		if w.open.both == 0 && *walkSteps >= 1000 {
+			t.Error("no volume was expanded and modified at the same time")
+		}
+		t.Logf("done: %v, both operations at once: %d", w.done, w.open.both)
 	})
 }
 
@@ -235,7 +258,7 @@ func (w *walk) addClass(name string) {
 func (w *walk) launch() {
 	o, err := parse("--retry-interval-max=10s", "--workers=3", "--resync-period=1m")
 	w.must(err)
-	guard := &volumeGuard{ClientConnInterface: w.driver.Conn(), t: w.t, open: w.open, running: map[string]string{}}
+	guard := &volumeGuard{ClientConnInterface: w.driver.Conn(), t: w.t, open: w.open, running: map[string]map[string]time.Time{}}
 	w.session = w.cluster.NewSession()
 	config := inMemory(o, w.session.Client(), "host")
 	config.CSI.Conn = guard
@@ -276,8 +299,12 @@ func (w *walk) step() {
 	switch n := w.rand.IntN(100); {
 	case n < 20:
 		what = w.resize(i)
-	case n < 35:
+	case n < 33:
 		what = w.reclass(i)
+	case n < 35:
+		w.resize(i)
+		w.reclass(i)
+		what = "grow and class"
 	case n < 55:
 		what = w.node(i)
 	case n < 72:

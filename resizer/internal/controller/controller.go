@@ -74,9 +74,11 @@ type Controller struct {
 	pods        onDemand[*corev1.Pod]
 	attachments onDemand[*storagev1.VolumeAttachment]
 
-	queue   *reconcile.Controller[string] // since started
-	memory  memory
-	started atomic.Bool // Run was called
+	queue  *reconcile.Controller[string] // since started
+	memory memory
+	// oneByOne: the driver refuses a call while another one for the volume runs.
+	oneByOne atomic.Bool
+	started  atomic.Bool // Run was called
 }
 
 // New prepares a Controller, which starts with Run.
@@ -102,6 +104,7 @@ func (c *Controller) Run(ctx context.Context) (err error) {
 	c.queue, err = reconcile.New(reconcile.Config[string]{
 		Name:       QueueName(c.cfg.Driver),
 		Reconcile:  c.reconcile,
+		Class:      c.class,
 		Workers:    c.cfg.Workers,
 		Retry:      c.cfg.Retry,
 		Drain:      c.cfg.Drain,
@@ -124,6 +127,14 @@ func (c *Controller) Run(ctx context.Context) (err error) {
 	err = c.work(ctx, watching)
 	stop()
 	return errors.Join(err, informers.Wait())
+}
+
+// class lets expanding and modifying have workers of their own: a volume that is full does not wait until a fleet has another class.
+func (c *Controller) class(key string) reconcile.Class {
+	if v, ok := c.find(key); ok && c.expandsNext(v, c.memory.of(key, v.claim.UID)) {
+		return reconcile.Class{Pool: "expand"}
+	}
+	return reconcile.Class{Pool: "modify"}
 }
 
 // work waits for the caches and runs the queue until ctx ends or the watches do.

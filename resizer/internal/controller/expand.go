@@ -28,6 +28,9 @@ func (c *Controller) expand(ctx context.Context, v volume) error {
 		return c.completed(ctx, v)
 	}
 	last = last.of(plan.size.String())
+	if last.unsaved {
+		return c.saveExpandFailure(ctx, v, plan.size, last)
+	}
 	if time.Now().Before(last.due) {
 		return nil
 	}
@@ -41,7 +44,8 @@ func (c *Controller) completed(ctx context.Context, v volume) error {
 		return nil
 	}
 	c.forgetExpansion(v)
-	if v.pv.Annotations[AnnotationPreResize] == "" {
+	capacity := storage(v.claim.Status.Capacity)
+	if v.pv.Annotations[AnnotationPreResize] == "" || capacity.Cmp(storage(v.pv.Spec.Capacity)) < 0 { // a retained volume, whose node has not expanded it yet
 		return nil
 	}
 	return c.patchPV(ctx, v.pv, map[string]any{AnnotationPreResize: nil}, nil)
@@ -61,7 +65,13 @@ func (c *Controller) expandTo(ctx context.Context, v volume, size resource.Quant
 			return err
 		}
 	}
-	claim, err := c.patchClaim(ctx, v.claim, beginExpansion(size))
+	edits := []edit{beginExpansion(size)}
+	if !modifying(v.claim, c.memory.of(keyOf(v.claim), v.claim.UID).modify) {
+		edits = append(edits, func(claim *corev1.PersistentVolumeClaim) {
+			dropConditions(claim, corev1.PersistentVolumeClaimVolumeModifyingVolume)
+		})
+	}
+	claim, err := c.patchClaim(ctx, v.claim, edits...)
 	if err != nil {
 		return err
 	}
@@ -153,17 +163,24 @@ func (c *Controller) expandFailed(ctx context.Context, v volume, size resource.Q
 	if failure == nil || ctx.Err() != nil || isTransient(failure) {
 		return failure
 	}
-	key, target, infeasible := keyOf(v.claim), size.String(), isInfeasibleSize(failure)
+	target := size.String()
 	last := c.rememberFailure(ctx, v, target, failure)
 	klog.FromContext(ctx).Error(failure, "Expansion did not succeed", logging.KeyCapacity, target, logging.KeyDelay, time.Until(last.due))
 	c.cfg.Events.Warning(v.claim, ReasonResizeFailed, fmt.Sprintf("resize volume %q to %s: %s", v.pv.Name, target, outcome.Text(failure)))
-	if !last.final && isAnswer(failure) {
+	if !last.unsaved {
 		return nil // the status says that it is in progress, and it may be
 	}
-	if current, ok := c.find(key); ok && current.claim.UID == v.claim.UID && !controllerIsDone(current.claim, size) {
-		_, err := c.patchClaim(ctx, current.claim, failExpansion(outcome.Text(failure), infeasible))
-		return err
+	return c.saveExpandFailure(ctx, v, size, last)
+}
+
+// saveExpandFailure has the claim say how the last attempt has failed. It comes before everything else, as users and autoscalers decide by it.
+func (c *Controller) saveExpandFailure(ctx context.Context, v volume, size resource.Quantity, last attempt) error {
+	if current, ok := c.find(keyOf(v.claim)); ok && current.claim.UID == v.claim.UID && !controllerIsDone(current.claim, size) {
+		if _, err := c.patchClaim(ctx, current.claim, failExpansion(last.err, last.infeasible)); err != nil {
+			return err
+		}
 	}
+	c.memory.change(keyOf(v.claim), v.claim.UID, func(a *attempts) { a.expand.unsaved = false })
 	return nil
 }
 
@@ -189,6 +206,8 @@ func (c *Controller) rememberFailure(ctx context.Context, v volume, target strin
 		if isAnswer(failure) {
 			a.expand.final = isFinal(failure)
 		}
+		a.expand.infeasible = isInfeasibleSize(failure)
+		a.expand.unsaved = a.expand.final || !isAnswer(failure)
 	})
 	if inUse && !errors.Is(c.checkUnused(ctx, v), errInUse) {
 		c.memory.change(key, v.claim.UID, func(a *attempts) {

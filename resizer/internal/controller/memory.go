@@ -59,6 +59,15 @@ func (m *memory) forget(key string) {
 	delete(m.claims, key)
 }
 
+// forgetUID drops a claim that is gone, and not one that has its name now.
+func (m *memory) forgetUID(key string, uid types.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.claims[key].uid == uid {
+		delete(m.claims, key)
+	}
+}
+
 // retryNow ends the pauses of a claim.
 func (m *memory) retryNow(key string) {
 	m.mu.Lock()

@@ -39,6 +39,9 @@ func (c *Controller) modify(ctx context.Context, v volume) error {
 		return nil
 	}
 	last = last.of(plan.target)
+	if last.unsaved {
+		return c.saveModifyFailure(ctx, v, last)
+	}
 	if time.Now().Before(last.due) {
 		return nil
 	}
@@ -110,16 +113,21 @@ func (c *Controller) apply(ctx context.Context, v volume, class *storagev1.Volum
 	if err := c.callModify(ctx, v, class); err != nil {
 		return err
 	}
+	return c.saveModified(ctx, v, class)
+}
+
+// saveModified records that a class is in effect.
+func (c *Controller) saveModified(ctx context.Context, v volume, class *storagev1.VolumeAttributesClass) error {
 	if valueOf(v.pv.Spec.VolumeAttributesClassName) != class.Name {
 		if err := c.patchPV(ctx, v.pv, nil, map[string]any{"volumeAttributesClassName": class.Name}); err != nil {
 			return err
 		}
 	}
-	if _, err := c.patchClaim(ctx, claim, endModification(class.Name)); err != nil {
+	if _, err := c.patchClaim(ctx, v.claim, endModification(class.Name)); err != nil {
 		return err
 	}
 	klog.FromContext(ctx).V(2).Info("Volume is modified", "class", class.Name)
-	c.cfg.Events.Normal(claim, ReasonModified, fmt.Sprintf("Modified volume %s to VolumeAttributesClass %s", v.pv.Name, class.Name))
+	c.cfg.Events.Normal(v.claim, ReasonModified, fmt.Sprintf("Modified volume %s to VolumeAttributesClass %s", v.pv.Name, class.Name))
 	c.forgetModification(v)
 	return nil
 }
@@ -147,13 +155,16 @@ func (c *Controller) callModify(ctx context.Context, v volume, class *storagev1.
 	return nil
 }
 
-// mutableParameters returns what the class sets, and the names of claim and volume if these are asked for.
+// mutableParameters returns what the class sets, and the names of claim and volume if these are asked for: drivers trust them, so that no class sets others.
 func (c *Controller) mutableParameters(v volume, class *storagev1.VolumeAttributesClass) map[string]string {
 	if !c.cfg.ExtraMetadata {
 		return class.Parameters
 	}
-	parameters := map[string]string{keyClaimName: v.claim.Name, keyClaimNamespace: v.claim.Namespace, keyVolumeName: v.pv.Name}
-	maps.Copy(parameters, class.Parameters)
+	parameters := maps.Clone(class.Parameters)
+	if parameters == nil {
+		parameters = map[string]string{}
+	}
+	maps.Copy(parameters, map[string]string{keyClaimName: v.claim.Name, keyClaimNamespace: v.claim.Namespace, keyVolumeName: v.pv.Name})
 	return parameters
 }
 
@@ -172,20 +183,24 @@ func (c *Controller) modifyFailed(ctx context.Context, v volume, target string, 
 	var last attempt
 	c.memory.change(key, v.claim.UID, func(a *attempts) {
 		a.modify = c.retry(key, a.modify.of(target), failure, infeasible)
+		a.modify.infeasible, a.modify.unsaved, a.modify.code = infeasible, true, ""
 		if outcome.FromDriver(failure) {
-			a.modify.final = isFinal(failure)
+			a.modify.final, a.modify.code = isFinal(failure), outcome.Code(failure).String()
 		}
 		last = a.modify
 	})
 	klog.FromContext(ctx).Error(failure, "Modification did not succeed", "class", target, logging.KeyDelay, time.Until(last.due))
 	c.cfg.Events.Warning(v.claim, ReasonModifyFailed, fmt.Sprintf("modify volume %q to VolumeAttributesClass %q: %s", v.pv.Name, target, outcome.Text(failure)))
-	if current, ok := c.find(key); ok && current.claim.UID == v.claim.UID {
-		code := ""
-		if outcome.FromDriver(failure) {
-			code = outcome.Code(failure).String()
+	return c.saveModifyFailure(ctx, v, last)
+}
+
+// saveModifyFailure has the claim say how the last attempt has failed.
+func (c *Controller) saveModifyFailure(ctx context.Context, v volume, last attempt) error {
+	if current, ok := c.find(keyOf(v.claim)); ok && current.claim.UID == v.claim.UID {
+		if _, err := c.patchClaim(ctx, current.claim, failModification(last.target, last.code, last.err, last.infeasible)); err != nil {
+			return err
 		}
-		_, err := c.patchClaim(ctx, current.claim, failModification(target, code, outcome.Text(failure), infeasible))
-		return err
 	}
+	c.memory.change(keyOf(v.claim), v.claim.UID, func(a *attempts) { a.modify.unsaved = false })
 	return nil
 }

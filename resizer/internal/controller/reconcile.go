@@ -22,41 +22,74 @@ import (
 // announceAfter is how long an operation takes before an event says that it is in progress. The outcome has an event of its own.
 const announceAfter = time.Second
 
-// reconcile expands and modifies the volume of a claim, one after the other. An operation whose outcome is not known comes first, and the
-// other one waits for its end: the driver never sees two operations on one volume at a time.
+// reconcile expands and modifies the volume of a claim. If both are due and neither has begun, the driver gets both calls at once. An operation whose outcome is
+// not known comes first, and the other one waits for its end.
 func (c *Controller) reconcile(ctx context.Context, key string) (reconcile.Result, error) {
 	v, ok := c.find(key)
 	if !ok {
 		return reconcile.Result{}, nil
 	}
+	defer c.forgetGone(v.claim)
 	logger := klog.FromContext(ctx).WithValues(logging.KeyClaim, key, logging.KeyVolume, v.pv.Name)
 	ctx = metrics.WithMigrated(klog.NewContext(ctx, logger), v.migrated)
 	last := c.memory.of(key, v.claim.UID)
-	operations := []func(context.Context, volume) error{c.expand, c.modify}
-	if modifying(v.claim, last.modify) && !expanding(v.claim, last.expand) {
-		operations[0], operations[1] = operations[1], operations[0]
+	if done, err := c.both(ctx, v, last); done {
+		return reconcile.Result{}, kube.IgnoreGone(err)
 	}
-	for i, operate := range operations {
-		if err := operate(ctx, v); err != nil {
-			return reconcile.Result{}, kube.IgnoreGone(err)
-		}
-		if i > 0 && !c.needsSync(v.claim) {
-			return reconcile.Result{}, nil // the first operation has left nothing to do
-		}
-		if v, ok = c.find(key); !ok {
-			return reconcile.Result{}, nil
-		}
-		last = c.memory.of(key, v.claim.UID)
-		if expanding(v.claim, last.expand) || modifying(v.claim, last.modify) {
-			break
-		}
+	v, ok, err := c.oneAfterTheOther(ctx, v, last)
+	if err != nil || !ok {
+		return reconcile.Result{}, kube.IgnoreGone(err)
 	}
-	pause := c.pause(ctx, v, last)
+	pause := c.pause(ctx, v, c.memory.of(key, v.claim.UID))
 	if pause == now {
 		c.queue.Add(key)
 		return reconcile.Result{}, nil
 	}
 	return reconcile.Result{After: pause}, nil
+}
+
+// oneAfterTheOther expands and modifies the volume of a claim as far as either is due. It returns the volume as it is then, and false if nothing is left to do.
+func (c *Controller) oneAfterTheOther(ctx context.Context, v volume, last attempts) (volume, bool, error) {
+	first, second := c.expand, c.modify
+	if modifying(v.claim, last.modify) && !expanding(v.claim, last.expand) {
+		first, second = c.modify, c.expand
+	}
+	expands := c.expandsNext(v, last)
+	if err := first(ctx, v); err != nil {
+		return v, false, err
+	}
+	anotherWorker := expands && c.needsSync(v.claim) // modifies it
+	current, ok := c.find(keyOf(v.claim))
+	if !ok || anotherWorker || c.isBusy(current) {
+		return current, ok, nil
+	}
+	if err := second(ctx, current); err != nil || !c.needsSync(current.claim) {
+		return current, false, err // what the first has left, or nothing
+	}
+	current, ok = c.find(keyOf(v.claim))
+	return current, ok, nil
+}
+
+// isBusy reports whether the driver may be working on a volume.
+func (c *Controller) isBusy(v volume) bool {
+	last := c.memory.of(keyOf(v.claim), v.claim.UID)
+	return expanding(v.claim, last.expand) || modifying(v.claim, last.modify)
+}
+
+// forgetGone drops what an operation has remembered of a claim that was deleted meanwhile.
+func (c *Controller) forgetGone(claim *corev1.PersistentVolumeClaim) {
+	if current, ok := c.claims.Get(claim.Namespace, claim.Name); !ok || current.UID != claim.UID {
+		c.memory.forgetUID(keyOf(claim), claim.UID)
+	}
+}
+
+// expandsNext reports whether the next operation on a volume is its expansion.
+func (c *Controller) expandsNext(v volume, last attempts) bool {
+	if modifying(v.claim, last.modify) && !expanding(v.claim, last.expand) {
+		return false
+	}
+	wait := c.untilExpand(v, last.expand)
+	return wait == now
 }
 
 // now is the pause before what is due, as 0 means that nothing is.

@@ -23,14 +23,13 @@ func edited(claim *corev1.PersistentVolumeClaim, edits ...edit) *corev1.Persiste
 	return claim
 }
 
-// beginExpansion records that the volume is being expanded to size. Of two operations in progress, one has failed so far and the other
-// one is the driver's: only that has its condition, which tells them apart after a restart.
+// beginExpansion records that the volume is being expanded to size. An operation that the driver may be working on has its condition, which tells it after a
+// restart from one that has failed so far.
 func beginExpansion(size resource.Quantity) edit {
 	return func(claim *corev1.PersistentVolumeClaim) {
 		setResizeStatus(claim, corev1.PersistentVolumeClaimControllerResizeInProgress)
 		setAllocated(claim, size)
 		setCondition(claim, corev1.PersistentVolumeClaimResizing, "", "")
-		dropConditions(claim, corev1.PersistentVolumeClaimVolumeModifyingVolume)
 		delete(claim.Annotations, AnnotationNodeNotRequired)
 	}
 }

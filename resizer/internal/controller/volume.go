@@ -104,8 +104,9 @@ func (v volume) expandRequest(size resource.Quantity, singleNodeModes bool) (*cs
 
 // modifySecret returns the secret of ControllerModifyVolume, by default that of ControllerExpandVolume. nil: none.
 func (v volume) modifySecret() *corev1.SecretReference {
-	if name := v.pv.Annotations[AnnotationModifySecretName]; name != "" {
-		return &corev1.SecretReference{Name: name, Namespace: v.pv.Annotations[AnnotationModifySecretNamespace]}
+	name, namespace := v.pv.Annotations[AnnotationModifySecretName], v.pv.Annotations[AnnotationModifySecretNamespace]
+	if name != "" && namespace != "" {
+		return &corev1.SecretReference{Name: name, Namespace: namespace}
 	}
 	return v.pv.Spec.CSI.ControllerExpandSecretRef
 }
@@ -121,7 +122,11 @@ type attempt struct {
 	failures int
 	// due is when the same target is tried again.
 	due time.Time
-	err string
+	// err is the text of the failure, code that of the driver's answer; infeasible: it will never succeed.
+	err, code  string
+	infeasible bool
+	// unsaved: the claim does not say yet how the attempt has failed, as the write has failed.
+	unsaved bool
 }
 
 // of returns the attempt if it had this target, else one that never was.

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"github.com/longshore-csi/longshore/csikit/drivername"
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/kubeletplugin/driver"
 	"github.com/longshore-csi/longshore/kubeletplugin/registration"
@@ -21,8 +22,11 @@ import (
 )
 
 // Register takes a driver into use that no registrar announces, such as one in the same process, until Deregister. The plugin must be open. It fails if the
-// driver's NodeGetInfo fails.
+// driver's NodeGetInfo fails, or its name is none (CSI v1.13, "GetPluginInfo"). Registering it again ends the backoff of its volumes.
 func (p *Plugin) Register(ctx context.Context, name, endpoint string) error {
+	if err := errors.Join(p.working(), drivername.Validate(name)); err != nil {
+		return fmt.Errorf("register CSI driver %q: %w", name, err)
+	}
 	return p.handler.Register(ctx, registration.Plugin{Name: name, Endpoint: endpoint})
 }
 

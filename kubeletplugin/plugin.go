@@ -58,12 +58,17 @@ type Config struct {
 	Tokens volume.Tokens
 	// Claims lets volumes be expanded by the protocol of Kubernetes (KEP-1790); nil: the plugin does not expand.
 	Claims volume.Claims
+	// Attach has volumes attached and detached by the caller, for drivers that want that; nil: they are not, unless InUse and Attachments are set.
+	Attach *Attach
 	// InUse is this node's side of the handshake with the attach/detach controller; nil: no controller attaches volumes, and none has to be waited for.
 	InUse volume.InUse
 	// Attachments is the controller's side of the handshake; nil if and only if InUse is.
 	Attachments volume.Attachments
 	// SelfAttach says that Attachments have volumes attached, and kube-controller-manager has not: then nothing is reported that only it cannot do.
 	SelfAttach bool
+	// StatusKnown says that the status of the pods that are given to Mount is right: whether containers may have their volumes open. Without it, what is found
+	// on disk is in use until Unmount, so that an error of a driver never has a volume unpublished under its workload.
+	StatusKnown bool
 	// NodeInfo receives what drivers say about the node; nil for nobody.
 	NodeInfo NodeInfo
 	// Exhausted is called when NodeStageVolume or NodePublishVolume of a driver returns RESOURCE_EXHAUSTED: its volume limit may have changed, and Refresh reads
@@ -115,28 +120,54 @@ type Plugin struct {
 	resolver *resolve.Resolver
 	volumes  *volume.Manager
 	metrics  *metrics
+	// attacher is nil unless the caller attaches volumes.
+	attacher *attacher
 	// collector is nil where drivers are not asked for statistics.
 	collector *stats.Collector
 
-	found  *recovery.Result
 	unlock func() error
+	bootID string // a file
+	// opened is closed by Open, and ended when nothing works on volumes any more.
+	opened, ended chan struct{}
+	ending        sync.Once
+	// finished is closed when result is what Wait returns.
+	finished chan struct{}
+	result   error
+	// orphans are volumes that an earlier process has staged for pods that are not known.
+	orphans []string
 
 	mu sync.Mutex
+	// lost and foreign are what no record explains.
+	lost    []recovery.Lost
+	foreign []recovery.Foreign
+	// left has, by pod, the volumes that it had, until they are unstaged.
+	left map[types.UID][]string
 	// changed is closed at the next change of any volume.
 	changed chan struct{}
 }
 
-// New makes a Plugin that does nothing until Run.
+// New makes a Plugin that does nothing until Start.
 func New(cfg Config) (*Plugin, error) {
-	if err := cfg.complete(); err != nil {
+	if err := cfg.check(); err != nil {
 		return nil, fmt.Errorf("configure CSI volume plugin: %w", err)
 	}
-	p := &Plugin{cfg: cfg, root: layout.Root(cfg.RootDir), changed: make(chan struct{})}
+	cfg.complete()
+	p := &Plugin{
+		root: layout.Root(cfg.RootDir), bootID: "/proc/sys/kernel/random/boot_id",
+		changed: make(chan struct{}), opened: make(chan struct{}), ended: make(chan struct{}), left: map[types.UID][]string{},
+	}
+	if cfg.Attach != nil {
+		p.attacher = newAttacher(&cfg, p.wake)
+		cfg.InUse, cfg.Attachments, cfg.SelfAttach = p.attacher, p.attacher, true
+	}
+	p.cfg = cfg
 	p.disk = &disk.Disk{Root: p.root, Fault: cfg.Fault}
 	p.registry = driver.NewRegistry(driver.Config{Registerer: cfg.Registerer, Dial: cfg.Dial, Answered: p.cfg.exhausted})
 	p.metrics = newMetrics()
 	p.handler = &handler{registry: p.registry, info: cfg.NodeInfo, timeout: cfg.Timeout}
-	p.resolver = resolve.New(resolve.Config{Objects: cfg.Objects, Allowed: cfg.Allowed, NoAttach: cfg.noAttach(), SelfAttach: cfg.SelfAttach, FileLabel: cfg.fileLabel()})
+	p.resolver = resolve.New(resolve.Config{
+		Objects: cfg.Objects, Allowed: cfg.Allowed, NoAttach: cfg.noAttach(), SelfAttach: cfg.SelfAttach, StatusKnown: cfg.StatusKnown, FileLabel: cfg.fileLabel(),
+	})
 	var err error
 	if p.watcher, err = registration.New(registration.Config{Dir: p.root.Registry(), ExtraDirs: cfg.RegistryDirs, Inotify: cfg.Inotify, Handler: p.handler}); err != nil {
 		return nil, fmt.Errorf("configure CSI volume plugin: %w", err)
@@ -177,8 +208,8 @@ func (c *Config) noAttach() bool {
 	return c.Attachments == nil || c.Attachments == volume.Attachments(alone{})
 }
 
-// complete checks the fields, and sets those that may be left out.
-func (c *Config) complete() error {
+// check returns an error for fields that cannot be used.
+func (c *Config) check() error {
 	var errs []error
 	if c.Node == "" || c.Objects == nil {
 		errs = append(errs, errors.New("the name of the node and objects are required"))
@@ -189,6 +220,14 @@ func (c *Config) complete() error {
 	if (c.InUse == nil) != (c.Attachments == nil) {
 		errs = append(errs, errors.New("InUse and Attachments belong together: either both or none"))
 	}
+	if c.Attach != nil && (c.InUse != nil || c.Attach.Publish == nil || c.Attach.Unpublish == nil) {
+		errs = append(errs, errAttach)
+	}
+	return errors.Join(errs...)
+}
+
+// complete sets the fields that may be left out.
+func (c *Config) complete() {
 	if c.Attachments == nil {
 		c.InUse, c.Attachments = alone{}, alone{}
 	}
@@ -210,7 +249,6 @@ func (c *Config) complete() error {
 	if c.Timeout == 0 {
 		c.Timeout = 2 * time.Minute
 	}
-	return errors.Join(errs...)
 }
 
 // Volumes is the manager of the volumes of the node.

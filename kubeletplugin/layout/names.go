@@ -10,6 +10,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"regexp"
+	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -45,12 +47,21 @@ func Attachment(handle, driver, node string) string {
 // SeedAttachment returns the name of a VolumeAttachment that seeds 000 and 001 give to it.
 func SeedAttachment(pv, node string) string { return "pv-" + digest(pv, node) }
 
-// InlineHandle returns the volume handle of an ephemeral inline volume (seed 003, "VolumeHandle
-// generation"). It is stable for one pod and pod volume. The two parts are joined without a
-// separator, as the kubelet does it, so ("ab", "c") and ("a", "bc") give the same handle; pod UIDs
-// are of one length, which is why that does not happen in practice.
+// InlineHandle returns the volume handle of an ephemeral inline volume (seed 003, "VolumeHandle generation"). It is stable for one pod and pod volume. The UID of
+// a pod of Kubernetes and the name are joined without a separator, as the kubelet does it; other UIDs have no fixed length, and get one in front.
 func InlineHandle(podUID types.UID, volume string) string {
-	return "csi-" + digest(string(podUID), volume)
+	return "csi-" + digest(prefix(podUID)+string(podUID), volume)
+}
+
+// kubernetesUID matches the UIDs of pods: of the API server, and of a kubelet's static pods.
+var kubernetesUID = regexp.MustCompile(`^([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32})$`)
+
+// prefix keeps the names of two pods apart of whose UIDs one begins with the other one.
+func prefix(uid types.UID) string {
+	if kubernetesUID.MatchString(string(uid)) {
+		return ""
+	}
+	return strconv.Itoa(len(uid)) + ":"
 }
 
 // Unique returns the name of a persistent volume in node.status.volumesInUse and volumesAttached.
@@ -60,7 +71,7 @@ func Unique(driver, handle string) string {
 
 // UniqueInline returns the name of an inline volume, which belongs to one pod.
 func UniqueInline(podUID types.UID, volume string) string {
-	return Plugin + "/" + string(podUID) + "-" + volume
+	return Plugin + "/" + prefix(podUID) + string(podUID) + "-" + volume
 }
 
 // SplitUnique is the reverse of Unique. The handle may itself contain the separator. It is an error

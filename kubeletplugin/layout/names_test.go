@@ -25,8 +25,8 @@ func TestFormulas(t *testing.T) {
 		},
 		"InlineHandle": {
 			reason: "an inline volume keeps its handle when a kubelet takes over (test item T4)",
-			got:    InlineHandle("poduid-1", "vol1"),
-			want:   "csi-5b88cc0f79d824b867d934766606048f6d86838750826ae0b54e4103cf2b01d0",
+			got:    InlineHandle("0f8a2c1e-1111-2222-3333-444455556666", "vol1"),
+			want:   "csi-28c7f1f6f5c00c147c97f4f1ad912bea9b02b66f5fb61cb36b4654bc8218de1c",
 		},
 		"StagingKey": {
 			reason: "the staging directory is found by the handle",
@@ -40,8 +40,8 @@ func TestFormulas(t *testing.T) {
 		},
 		"UniqueInline": {
 			reason: "an inline volume belongs to one pod",
-			got:    UniqueInline("poduid-1", "vol1"),
-			want:   "kubernetes.io/csi/poduid-1-vol1",
+			got:    UniqueInline("0f8a2c1e-1111-2222-3333-444455556666", "vol1"),
+			want:   "kubernetes.io/csi/0f8a2c1e-1111-2222-3333-444455556666-vol1",
 		},
 		"Escape": {
 			reason: "a slash cannot be in a path element",
@@ -69,8 +69,8 @@ func TestInlineHandleDependsOnBothParts(t *testing.T) {
 			t.Errorf("another pod or volume gave the same handle %q", other)
 		}
 	}
-	if InlineHandle("ab", "c") != InlineHandle("a", "bc") {
-		t.Error("the documented boundary shift is gone: handles no longer match the kubelet's")
+	if InlineHandle("app", "-db-data") == InlineHandle("app-db", "-data") || UniqueInline("app", "db-data") == UniqueInline("app-db", "data") {
+		t.Error("two pods whose UIDs are no UUIDs share a volume")
 	}
 }
 

@@ -2,6 +2,7 @@ package recovery
 
 import (
 	"cmp"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,45 +16,56 @@ import (
 // targets. What is mounted in a driver's own directory, below plugins/<driver>, is the driver's, and the tmpfs that a
 // kubelet makes for secrets and the like are no volumes of a driver.
 func (s *scan) mounts() sets.Set[string] {
-	unexplained := sets.Set[string]{}
-	known := s.knownPaths()
+	unexplained, foreign, known := sets.Set[string]{}, sets.Set[string]{}, s.knownPaths()
 	for _, l := range s.found.Lost {
-		known = append(known, l.Path)
+		known.Insert(l.Path)
 		if from, mounted := s.source[l.Path]; mounted {
 			unexplained.Insert(from)
 		}
 	}
 	for _, f := range s.found.Foreign {
-		known = append(known, f.Path)
+		known.Insert(f.Path)
+		foreign.Insert(f.Path)
 	}
-	for point, from := range s.source {
+	for _, point := range slices.Sorted(maps.Keys(s.source)) { // a mount before those in it
 		inScope := below(s.root.Pods(), point) || below(s.root.Drivers(), point)
 		switch {
 		case !inScope || s.isLocal(point):
-		case !slices.ContainsFunc(known, func(path string) bool { return point == path || below(path, point) }):
+		case !covers(known, point):
 			s.foreign(point, "mount of an unknown volume")
-			unexplained.Insert(from)
-		case slices.ContainsFunc(s.found.Foreign, func(f Foreign) bool { return point == f.Path || below(f.Path, point) }):
-			unexplained.Insert(from)
+			foreign.Insert(point)
+			unexplained.Insert(s.source[point])
+		case covers(foreign, point):
+			unexplained.Insert(s.source[point])
 		}
 	}
 	slices.SortFunc(s.found.Foreign, func(a, b Foreign) int { return cmp.Compare(a.Path, b.Path) })
 	return unexplained
 }
 
-// knownPaths lists the staging and target paths of all volumes.
-func (s *scan) knownPaths() []string {
-	var all []string
+// covers reports whether a path is one of paths, or in the directory of one, at any depth.
+func covers(paths sets.Set[string], path string) bool {
+	for ; !paths.Has(path); path = filepath.Dir(path) {
+		if path == filepath.Dir(path) {
+			return false
+		}
+	}
+	return true
+}
+
+// knownPaths has the staging and target paths of all volumes.
+func (s *scan) knownPaths() sets.Set[string] {
+	all := sets.Set[string]{}
 	for _, v := range s.volumes {
 		if !v.Volume.Ephemeral {
-			all = append(all, s.stagingPath(&v.Volume))
+			all.Insert(s.stagingPath(&v.Volume))
 		}
 		for _, k := range v.Targets {
 			if k.Block {
-				all = append(all, s.root.DeviceTarget(k.Pod, k.SpecName), s.root.DeviceMap(k.Pod, k.SpecName))
+				all.Insert(s.root.DeviceTarget(k.Pod, k.SpecName), s.root.DeviceMap(k.Pod, k.SpecName))
 				continue
 			}
-			all = append(all, s.root.Target(k.Pod, k.SpecName))
+			all.Insert(s.root.Target(k.Pod, k.SpecName))
 		}
 	}
 	return all

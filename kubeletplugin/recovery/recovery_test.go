@@ -92,15 +92,15 @@ func TestScan(t *testing.T) {
 	got := tr.scan()
 	want := &Result{
 		Volumes: []volume.Recovered{
-			persistent("vol-1", true, volume.Key{Pod: "uid-a", SpecName: "pv-1"}, volume.Key{Pod: "uid-b", SpecName: "pv-1"}),
-			persistent("vol-2", true),
-			persistent("vol-3", false, volume.Key{Pod: "uid-b", SpecName: "pv-3"}),
 			{
 				Volume: volume.Volume{
 					Name: layout.UniqueInline("uid-b", "scratch"), Driver: driver, Handle: "csi-abc", Ephemeral: true,
 				},
 				Targets: []volume.Key{{Pod: "uid-b", SpecName: "scratch"}},
 			},
+			persistent("vol-1", true, volume.Key{Pod: "uid-a", SpecName: "pv-1"}, volume.Key{Pod: "uid-b", SpecName: "pv-1"}),
+			persistent("vol-2", true),
+			persistent("vol-3", false, volume.Key{Pod: "uid-b", SpecName: "pv-3"}),
 		},
 		Pods: []types.UID{"uid-a", "uid-b"},
 	}

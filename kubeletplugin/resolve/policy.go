@@ -73,7 +73,10 @@ func affinity(pv *corev1.PersistentVolume, node *corev1.Node) error {
 	if err != nil {
 		return fmt.Errorf("read node affinity of volume %q: %w", pv.Name, err)
 	}
-	if node == nil || !selector.Match(node) {
+	if node == nil {
+		return fmt.Errorf("volume %q cannot be used here: it has a node affinity, and the labels of this node are not known", pv.Name)
+	}
+	if !selector.Match(node) {
 		return fmt.Errorf("volume %q cannot be used here: its node affinity does not match the labels of this node", pv.Name)
 	}
 	return nil

@@ -12,12 +12,15 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/util/sets"
 
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/oneline"
 	"github.com/longshore-csi/longshore/kubeletplugin/unsupported"
 	"github.com/longshore-csi/longshore/kubeletplugin/volume"
 )
@@ -55,7 +58,7 @@ func Join(problems []*Problem) error {
 	for _, p := range problems {
 		errs = append(errs, p.Wrap())
 	}
-	return errors.Join(errs...)
+	return oneline.Join(errs...)
 }
 
 // Transient reports whether there are problems, all of which should go away by themselves.
@@ -73,6 +76,8 @@ type Config struct {
 	NoAttach bool
 	// SelfAttach says that volumes are attached, but not by kube-controller-manager.
 	SelfAttach bool
+	// StatusKnown says that the status of pods is right. Otherwise containers of any pod may be running.
+	StatusKnown bool
 	// FileLabel returns the SELinux label of files for the options of a container, empty if there is none; nil where SELinux is not enabled.
 	FileLabel func(*corev1.SELinuxOptions) string
 }
@@ -98,7 +103,10 @@ func (r *Resolver) Pod(ctx context.Context, pod *corev1.Pod) ([]volume.Publicati
 		}
 		p, problem := r.volume(ctx, pod, v, used.block.Has(v.Name))
 		if p != nil {
-			p.PodVolumes = []string{v.Name}
+			problem = checkName(p.SpecName)
+		}
+		if p != nil && problem == nil {
+			p.PodVolumes, p.Running = []string{v.Name}, p.Running || !r.cfg.StatusKnown
 			wanted, problem = join(wanted, p)
 		}
 		if problem != nil {
@@ -107,6 +115,14 @@ func (r *Resolver) Pod(ctx context.Context, pod *corev1.Pod) ([]volume.Publicati
 		}
 	}
 	return wanted, problems
+}
+
+// checkName refuses a volume whose name cannot be that of a directory.
+func checkName(name string) *Problem {
+	if problems := content.IsPathSegmentName(name); len(problems) > 0 {
+		return failedMount(fmt.Errorf("its name %q cannot be that of a directory: %s", name, strings.Join(problems, ", ")))
+	}
+	return nil
 }
 
 // join adds a publication. Two pod volumes may name one claim: they share a target path, which can be written to
@@ -261,6 +277,11 @@ func mounts(pod *corev1.Pod) usage {
 			for _, d := range list[i].VolumeDevices {
 				u.block.Insert(d.Name)
 			}
+		}
+	}
+	for i := range pod.Spec.EphemeralContainers {
+		for _, m := range pod.Spec.EphemeralContainers[i].VolumeMounts {
+			u.filesystem.Insert(m.Name)
 		}
 	}
 	return u

@@ -99,6 +99,7 @@ func generic() corev1.VolumeSource {
 
 func resolver(c *kubetest.Cluster, d *storagev1.CSIDriver) *Resolver {
 	return New(Config{
+		StatusKnown: true,
 		Objects: Live{
 			API: c.Client(), CSIDriver: func(string) *storagev1.CSIDriver { return d }, Self: func() *corev1.Node { return &corev1.Node{} },
 		},
@@ -165,7 +166,7 @@ func TestInline(t *testing.T) {
 	want := []volume.Publication{{
 		PodVolumes: []string{"vol1"},
 		Volume: volume.Volume{
-			Name: "kubernetes.io/csi/poduid-1-vol1", Driver: driver, Handle: layout.InlineHandle("poduid-1", "vol1"),
+			Name: "kubernetes.io/csi/8:poduid-1-vol1", Driver: driver, Handle: layout.InlineHandle("poduid-1", "vol1"),
 			Ephemeral: true, FSType: "ext4", AccessMode: corev1.ReadWriteOnce, Attributes: map[string]string{"size": "1Gi"},
 		},
 		Pod:      volume.Pod{Namespace: "ns", Name: "pod", UID: "poduid-1", ServiceAccount: "sa"},

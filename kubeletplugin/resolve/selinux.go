@@ -28,11 +28,11 @@ func (r *Resolver) seLinuxContext(q *unsupported.Request) (string, error) {
 	return label, nil
 }
 
-// asksForContext reports whether the driver mounts with a context and the pod wants that. It is done for volumes with a file system whose
-// only access mode is ReadWriteOncePod: the feature gate SELinuxMount, which extends it to all modes, is off by default.
+// asksForContext reports whether the driver mounts with a context and the pod wants that. It is done for volumes with a file system, as in a kubelet since 1.37, where
+// the feature gate SELinuxMount is on.
 func asksForContext(q *unsupported.Request) bool {
 	d, c := q.Driver, q.Pod.Spec.SecurityContext
-	if d == nil || d.Spec.SELinuxMount == nil || !*d.Spec.SELinuxMount || isBlock(q.PV) || !slices.Equal(q.PV.Spec.AccessModes, []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}) {
+	if d == nil || d.Spec.SELinuxMount == nil || !*d.Spec.SELinuxMount || isBlock(q.PV) {
 		return false
 	}
 	return c == nil || c.SELinuxChangePolicy == nil || *c.SELinuxChangePolicy != corev1.SELinuxChangePolicyRecursive

@@ -15,11 +15,12 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/codes"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/csikit/outcome"
 	"github.com/longshore-csi/longshore/kubeletplugin/volume"
 )
 
@@ -31,8 +32,16 @@ const (
 	ReasonNormal = "VolumeConditionNormal"
 )
 
-// atOnce is how many drivers' answers are waited for at the same time.
-const atOnce = 8
+const (
+	// atOnce is how many answers of one driver are waited for at the same time: volumes that hang starve those of no other driver.
+	atOnce = 8
+	// ticks is how often in an interval it is looked which volumes are due.
+	ticks = 8
+	// fresh is for how many intervals a measurement counts: that of a volume that does not answer any more disappears.
+	fresh = 5
+	// slowest is by how much volumes whose calls end at the deadline are asked less often: a power of two.
+	slowest = 4
+)
 
 // Events receives the events.
 type Events interface {
@@ -92,12 +101,16 @@ type Collector struct {
 
 	mu      sync.Mutex
 	results map[volume.Key]*entry
+	calls   map[string]int // by driver
 }
 
 type entry struct {
 	Result
 
-	next time.Time
+	next, measured time.Time
+	// asking is true while a call has not ended, and late counts the calls in a row that have ended at the deadline.
+	asking bool
+	late   int
 }
 
 // New makes a Collector that does nothing until Run.
@@ -120,14 +133,21 @@ func New(cfg Config) (*Collector, error) {
 	if cfg.Spread == nil {
 		cfg.Spread = rand.Float64
 	}
-	return &Collector{cfg: cfg, results: map[volume.Key]*entry{}}, nil
+	return &Collector{cfg: cfg, results: map[volume.Key]*entry{}, calls: map[string]int{}}, nil
 }
 
 // Run asks until ctx is done.
 func (c *Collector) Run(ctx context.Context) error {
+	var calls sync.WaitGroup
+	defer calls.Wait()
 	for {
-		c.ask(ctx, c.due())
-		timer := c.cfg.Clock.NewTimer(c.cfg.Interval / atOnce)
+		for _, p := range c.due() {
+			calls.Go(func() {
+				r, err := c.one(ctx, p)
+				c.note(ctx, p, r, err)
+			})
+		}
+		timer := c.cfg.Clock.NewTimer(c.cfg.Interval / ticks)
 		select {
 		case <-ctx.Done():
 			timer.Stop()
@@ -137,7 +157,8 @@ func (c *Collector) Run(ctx context.Context) error {
 	}
 }
 
-// due lists the volumes whose time has come, and forgets those that are gone. A new volume is asked for within an interval.
+// due lists the volumes whose time has come, and forgets those that are gone. A new volume is asked for within an interval. A volume whose call has not ended,
+// or whose driver has enough to do, has to wait.
 func (c *Collector) due() []volume.Published {
 	published, now := c.cfg.Published(), c.cfg.Clock.Now()
 	c.mu.Lock()
@@ -153,28 +174,17 @@ func (c *Collector) due() []volume.Published {
 			c.results[k] = e
 		}
 		e.Published = p
-		if !now.Before(e.next) {
-			e.next = now.Add(c.cfg.Interval + time.Duration(c.cfg.Spread()*float64(c.cfg.Interval)))
+		if now.Sub(e.measured) > fresh*c.cfg.Interval {
+			e.Bytes, e.Inodes = nil, nil
+		}
+		if !now.Before(e.next) && !e.asking && c.calls[p.Volume.Driver] < atOnce {
+			e.asking = true
+			c.calls[p.Volume.Driver]++
 			due = append(due, p)
 		}
 	}
 	maps.DeleteFunc(c.results, func(k volume.Key, _ *entry) bool { return !present[k] })
 	return due
-}
-
-func (c *Collector) ask(ctx context.Context, due []volume.Published) {
-	var g errgroup.Group
-	g.SetLimit(atOnce)
-	for _, p := range due {
-		g.Go(func() error {
-			r, err := c.one(ctx, p)
-			if ctx.Err() == nil {
-				c.note(ctx, p, r, err)
-			}
-			return nil
-		})
-	}
-	_ = g.Wait() // No function returns an error.
 }
 
 // one asks the driver about one volume; nil if the driver reports nothing.
@@ -206,10 +216,19 @@ func (c *Collector) one(ctx context.Context, p volume.Published) (*Result, error
 func (c *Collector) note(ctx context.Context, p volume.Published, r *Result, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	e := c.results[p.Key]
-	if e == nil {
-		return // The pod is gone.
+	if c.calls[p.Volume.Driver]--; c.calls[p.Volume.Driver] == 0 {
+		delete(c.calls, p.Volume.Driver)
 	}
+	e := c.results[p.Key]
+	if e == nil || ctx.Err() != nil {
+		return // The pod is gone, or this is the end.
+	}
+	e.asking = false
+	if e.late++; outcome.Code(err) != codes.DeadlineExceeded {
+		e.late = 0
+	}
+	interval := c.cfg.Interval << min(e.late, slowest)
+	e.next = c.cfg.Clock.Now().Add(interval + time.Duration(c.cfg.Spread()*float64(interval)))
 	if err != nil {
 		klog.FromContext(ctx).V(2).Info("A driver has no statistics of a volume", logging.KeyVolumeName, p.Volume.Name, "pod", p.Pod.UID, logging.KeyReason, err.Error())
 	}
@@ -218,7 +237,7 @@ func (c *Collector) note(ctx context.Context, p volume.Published, r *Result, err
 		return
 	}
 	if r.Bytes != nil || r.Inodes != nil {
-		e.Bytes, e.Inodes = r.Bytes, r.Inodes
+		e.Bytes, e.Inodes, e.measured = r.Bytes, r.Inodes, c.cfg.Clock.Now()
 	}
 	if r.Health {
 		c.noteHealth(e, r.Conditions)

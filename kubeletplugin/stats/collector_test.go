@@ -3,6 +3,7 @@ package stats
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -35,9 +36,14 @@ type fakeDriver struct {
 	// away has the driver be missing.
 	away  error
 	calls int
+	// hang replaces stats, without the mutex.
+	hang func(context.Context, *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error)
 }
 
-func (d *fakeDriver) NodeGetVolumeStats(_ context.Context, r *csi.NodeGetVolumeStatsRequest, _ ...grpc.CallOption) (*csi.NodeGetVolumeStatsResponse, error) {
+func (d *fakeDriver) NodeGetVolumeStats(ctx context.Context, r *csi.NodeGetVolumeStatsRequest, _ ...grpc.CallOption) (*csi.NodeGetVolumeStatsResponse, error) {
+	if d.hang != nil {
+		return d.hang(ctx, r)
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.calls++
@@ -64,7 +70,7 @@ func (d *fakeDriver) NodeCapabilities(context.Context) (map[csi.NodeServiceCapab
 	defer d.mu.Unlock()
 	return map[csi.NodeServiceCapability_RPC_Type]bool{
 		csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME: true,
-		csi.NodeServiceCapability_RPC_GET_VOLUME_STATS:     d.stats != nil,
+		csi.NodeServiceCapability_RPC_GET_VOLUME_STATS:     d.stats != nil || d.hang != nil,
 		csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH:    d.health != nil,
 		conditionCapability: d.old,
 	}, nil
@@ -325,4 +331,60 @@ func TestConfig(t *testing.T) {
 			t.Errorf("%+v is accepted", c)
 		}
 	}
+}
+
+// TestHungVolumes: volumes whose calls never end starve neither another driver's nor more than a few of their own, and are not asked twice at a time. What was
+// measured long ago disappears.
+func TestHungVolumes(t *testing.T) {
+	var (
+		mu             sync.Mutex
+		hangs          = map[string]int{}
+		most, answered int
+		dead           bool
+	)
+	d := &fakeDriver{}
+	d.hang = func(ctx context.Context, r *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
+		mu.Lock()
+		id := r.GetVolumeId()
+		if !dead || !strings.HasPrefix(id, "hung") {
+			answered++
+			mu.Unlock()
+			return usage(r)
+		}
+		hangs[id]++
+		if hangs[id] > 1 {
+			t.Errorf("%s is asked while another call for it runs", id)
+		}
+		most = max(most, len(hangs))
+		mu.Unlock()
+		<-ctx.Done()
+		mu.Lock()
+		defer mu.Unlock()
+		delete(hangs, id)
+		return nil, ctx.Err()
+	}
+	var all []volume.Published
+	for i := range 100 {
+		p := published(fmt.Sprint("hung-", i), "")
+		p.Volume.Driver, p.Volume.Handle = "hung", fmt.Sprint("hung-", i)
+		all = append(all, p)
+	}
+	all = append(all, published("good", "claim"))
+	bench(t, d, func() []volume.Published { return all }, func(t *testing.T, c *Collector, _ *recorder) {
+		pass(10 * time.Minute)
+		mu.Lock()
+		dead, answered = true, 0
+		mu.Unlock()
+		pass(time.Hour)
+		mu.Lock()
+		defer mu.Unlock()
+		if answered < 30 || most > atOnce {
+			t.Errorf("in an hour the healthy volume was asked %d times, and %d calls hung at a time", answered, most)
+		}
+		for _, r := range c.Latest() {
+			if hung := strings.HasPrefix(r.Volume.Handle, "hung"); hung == (r.Bytes != nil) {
+				t.Errorf("volume %s has %+v, error %v", r.Volume.Handle, r.Bytes, r.Err)
+			}
+		}
+	})
 }

@@ -88,9 +88,13 @@ func (m *Manager) next(a *actor) (j job, notices []report, finished bool) {
 		j.want = s.anyWant()
 	}
 	if e := s.expansions[st.key.SpecName]; e != nil && st.op == opExpand {
-		j.known, j.awaited = e.known, len(s.unchecked(st.key.SpecName)) > 0
+		j.known, j.awaited, j.asked = e.known, len(s.unchecked(st.key.SpecName)) > 0, e.asked
+	}
+	if st.op == opStage || st.op == opPublish {
+		j.refused = m.owners.take(m.made(j), a.name)
 	}
 	j.prior = begin(s, st)
+	s.call, s.since = st.op.call(), now
 	return j, notices, false
 }
 
@@ -106,8 +110,10 @@ func (s *state) anyWant() *Publication {
 // finish records the result of a step and reports it to the pods that it concerns.
 func (m *Manager) finish(ctx context.Context, a *actor, j job, r result) {
 	m.mu.Lock()
+	a.state.call = ""
 	woken := a.state.wakes(j)
 	settle(&a.state, j, r, m.cfg.Clock.Now(), m.backoff)
+	m.leave(a, j)
 	reports := append(m.reports(a, j, r), m.mapped(j, r)...)
 	var since time.Time
 	if u := a.state.uses[j.key]; u == nil {
@@ -133,6 +139,8 @@ func (m *Manager) finish(ctx context.Context, a *actor, j job, r result) {
 // wakes lists the pods to which the end of a step may matter.
 func (s *state) wakes(j job) []types.UID {
 	switch {
+	case j.op == opExpand && j.asked != nil:
+		return []types.UID{j.key.Pod}
 	case j.op == opExpand:
 		return s.unchecked(j.key.SpecName)
 	case j.op == opRepublish:

@@ -28,6 +28,15 @@ type expansion struct {
 	// refused is true once the driver does not expand the volume as it is mounted: it is not asked again until the volume
 	// is published again.
 	refused bool
+	// asked is what Expand asks for, until it is done or has failed for good; answer is how it has ended.
+	asked  *asked
+	answer error
+}
+
+// asked is an expansion that the caller asks for, in place of a claim.
+type asked struct {
+	bytes  int64
+	secret *corev1.SecretReference
 }
 
 // look is what a look at a claim has found and done.
@@ -114,6 +123,12 @@ func (s *state) expandable(specName string, refused bool) (best Key, ok bool) {
 // settleExpansion records a look at a claim.
 func settleExpansion(s *state, j job, r result, now time.Time, b backoff) {
 	e := s.expansions[j.key.SpecName]
+	if j.asked != nil {
+		if e.settleAsked(j, r.err, now, b); r.err == nil {
+			e.known = expand.Known{Bytes: r.look.claim}
+		}
+		return
+	}
 	e.refused = e.refused || r.look.refused
 	again := r.err != nil && !r.look.refused
 	for k, u := range s.uses {
@@ -129,6 +144,68 @@ func settleExpansion(s *state, j job, r result, now time.Time, b backoff) {
 	e.err, e.retryAt = r.err, now.Add(b.untilLook())
 	if r.look.claim > 0 {
 		e.known = expand.Known{Bytes: r.look.claim}
+	}
+}
+
+// Expand has a published PersistentVolume expanded on this node to a size in bytes, with a secret, nil for none, whatever its claim says: the caller has had the
+// controller of the driver expand it. It is an error if no pod has the volume.
+func (m *Manager) Expand(specName string, bytes int64, secret *corev1.SecretReference) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, a := range m.actors {
+		e := a.state.expansions[specName]
+		if _, published := a.state.expandable(specName, false); e != nil && published {
+			e.reset()
+			e.asked, e.answer, e.refused = &asked{bytes, secret}, nil, false
+			a.poke()
+			return nil
+		}
+	}
+	return fmt.Errorf("expand volume %q: no pod has it published for writing", specName)
+}
+
+// Expanded reports whether what was asked for by Expand has ended, with the error that it has ended with. Before that, the error is that of the last try.
+func (m *Manager) Expanded(specName string) (bool, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, a := range m.actors {
+		if e := a.state.expansions[specName]; e != nil {
+			if e.asked != nil {
+				return false, e.err
+			}
+			return true, e.answer
+		}
+	}
+	return true, fmt.Errorf("expand volume %q: no pod has it published any more", specName)
+}
+
+// expandAsked expands a volume to what Expand has asked for.
+func (m *Manager) expandAsked(ctx context.Context, j job) result {
+	d, c, err := m.prepare(ctx, &j.volume, j.asked.secret, expands)
+	if err != nil {
+		return result{err: err}
+	}
+	if !expands(c.caps) {
+		return result{err: status.Errorf(codes.Unimplemented, "CSI driver %q does not have the node capability EXPAND_VOLUME", j.volume.Driver)}
+	}
+	c.target = m.target(j.key)
+	_, err = d.Node().NodeExpandVolume(ctx, expandRequest(&j.volume, j.asked.bytes, c))
+	if err != nil {
+		return result{err: fmt.Errorf("expand volume %q to %d bytes: %w", j.volume.Handle, j.asked.bytes, err)}
+	}
+	return result{look: look{claim: j.asked.bytes, expanded: j.asked.bytes}}
+}
+
+// settleAsked records the end of a try of what Expand has asked for.
+func (e *expansion) settleAsked(j job, err error, now time.Time, b backoff) {
+	switch {
+	case e.asked != j.asked: // another size by now
+		e.reset()
+	case err != nil && (errors.Is(err, ErrTransient) || expand.Classify(err) == expand.Uncertain):
+		e.fail(err, now, b)
+	default:
+		e.reset()
+		e.asked, e.answer, e.retryAt = nil, err, now.Add(b.untilLook())
 	}
 }
 
@@ -154,6 +231,9 @@ func (s *state) expansionReports(node string, j job, r result) []report {
 
 // look reads the claim of a published volume and does the expansion that waits for this node.
 func (m *Manager) look(ctx context.Context, j job) result {
+	if j.asked != nil {
+		return m.expandAsked(ctx, j)
+	}
 	ref := j.want.Claim
 	claim, err := m.cfg.Claims.Claim(ctx, ref.Namespace, ref.Name, ref.UID, !j.awaited)
 	if err != nil {

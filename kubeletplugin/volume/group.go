@@ -7,6 +7,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/klog/v2"
+
+	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/kubeletplugin/fault"
 	"github.com/longshore-csi/longshore/kubeletplugin/fsgroup"
 )
@@ -16,6 +19,8 @@ import (
 const (
 	groupPatience = 30 * time.Second
 	groupInterval = time.Minute
+	// groupGrace is how long a change that was interrupted may take to end.
+	groupGrace = 5 * time.Second
 )
 
 // changesGroup reports whether the files of the volume are given to the fsGroup of the pod, unless the driver mounts with it. As in a
@@ -44,7 +49,7 @@ func (m *Manager) changeGroup(ctx context.Context, j job) result {
 	)
 	err := m.between(fault.BeforeChangeGroup, fault.AfterChangeGroup, func() (err error) {
 		defer m.reportProgress(untilDropped, j, &files)()
-		done, err = m.cfg.ChangeGroup(untilDropped, fsgroup.Change{
+		done, err = m.walk(untilDropped, fsgroup.Change{
 			Path:  m.cfg.Root.Target(j.key.Pod, j.key.SpecName),
 			Group: *j.want.FSGroup, OnRootMismatch: j.want.OnRootMismatch,
 		}, &files)
@@ -57,6 +62,34 @@ func (m *Manager) changeGroup(ctx context.Context, j job) result {
 		return result{} // the pod is gone, so this is no failure
 	default:
 		return result{err: fmt.Errorf("give the files of volume %q to fsGroup %d: %w", j.volume.Handle, *j.want.FSGroup, err)}
+	}
+}
+
+// walk changes the group until ctx is done. What a dead file system holds up in a system call, which nothing interrupts, is left behind: NodeUnpublishVolume of
+// some drivers ends it by a forced unmount.
+func (m *Manager) walk(ctx context.Context, change fsgroup.Change, files *atomic.Int64) (fsgroup.Result, error) {
+	type outcome struct {
+		done fsgroup.Result
+		err  error
+	}
+	ended := make(chan outcome, 1)
+	go func() {
+		done, err := m.cfg.ChangeGroup(ctx, change, files)
+		ended <- outcome{done, err}
+	}()
+	select {
+	case o := <-ended:
+		return o.done, o.err
+	case <-ctx.Done():
+	}
+	timer := m.cfg.Clock.NewTimer(groupGrace)
+	defer timer.Stop()
+	select {
+	case o := <-ended:
+		return o.done, o.err
+	case <-timer.C():
+		klog.FromContext(ctx).Info("A system call on the files of a volume does not return, going on without it", logging.KeyPath, change.Path)
+		return fsgroup.Result{}, ctx.Err()
 	}
 }
 
@@ -108,10 +141,15 @@ func settleGroup(s *state, j job, r result, now time.Time, b backoff) {
 	u := s.uses[j.key]
 	switch {
 	case r.group != nil:
-		u.groupPending, u.groupAwaited = false, false
+		u.groupPending, u.groupAwaited, u.groupFailures, u.recovered = false, false, 0, false
 		u.reset()
 	case r.err != nil && !u.unwanted():
+		u.failures = u.groupFailures
 		u.fail(r.err, now, b)
+		u.groupFailures = u.failures
+		if u.groupAwaited { // the mount may be dead, which NodePublishVolume of some drivers repairs; a kubelet repeats it as well
+			u.mount = uncertain
+		}
 	default: // interrupted
 	}
 }

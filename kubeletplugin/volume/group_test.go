@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
 
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/kubeletplugin/fsgroup"
@@ -101,7 +102,8 @@ func TestGroup(t *testing.T) {
 	}
 }
 
-// TestGroupFails: the pod waits and learns why; the change is repeated with backoff, the mount is not.
+// TestGroupFails: the pod waits and learns why; the change is repeated with backoff, and NodePublishVolume before it: the mount may be dead, which some drivers repair there
+// (https://github.com/longhorn/longhorn/issues/2629).
 func TestGroupFails(t *testing.T) {
 	scenario(t, csitest.Options{}, func(t *testing.T, w *world) {
 		failures := 3
@@ -126,7 +128,7 @@ func TestGroupFails(t *testing.T) {
 		}
 		event := `a FailedMount: MountVolume.SetUp failed for volume "pv-vol-1" : give the files of volume "vol-1" to fsGroup 7: chown /vol/file: input/output error`
 		w.expectEvents("one event for each failure", event, event, event)
-		w.expectCalls("the volume is mounted once", "NodeStageVolume", "NodePublishVolume")
+		w.expectCalls("the volume is published before each change", "NodeStageVolume", "NodePublishVolume", "NodePublishVolume", "NodePublishVolume", "NodePublishVolume")
 		w.m.Drop(p.Pod)
 		synctest.Wait()
 		w.expectClean()
@@ -232,6 +234,60 @@ func TestGroupAfterARestart(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestGroupHangs: a walk that a dead file system holds up keeps neither the pod from being unmounted nor the plugin from ending.
+func TestGroupHangs(t *testing.T) {
+	for name, end := range map[string]func(*world, volume.Publication){
+		"Dropped": func(w *world, p volume.Publication) { w.m.Drop(p.Pod) },
+		"Stopped": func(w *world, _ volume.Publication) { w.halt() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			scenario(t, csitest.Options{}, func(t *testing.T, w *world) {
+				dead := make(chan struct{})
+				w.changeGroup = func(context.Context, fsgroup.Change, *atomic.Int64) (fsgroup.Result, error) {
+					<-dead
+					return fsgroup.Result{}, nil
+				}
+				p := grouped("a", "vol-1")
+				w.m.Want(p)
+				synctest.Wait()
+				end(w, p)
+				time.Sleep(time.Minute)
+				if name == "Dropped" {
+					w.expectCalls("the volume is unmounted", "NodeStageVolume", "NodePublishVolume", "NodeUnpublishVolume", "NodeUnstageVolume")
+					w.expectClean()
+				}
+				close(dead)
+				synctest.Wait()
+			})
+		})
+	}
+}
+
+// TestGroupFailsAfterRestart: while the files of a pod that may be running cannot be given to its group, nothing is taken from it.
+func TestGroupFailsAfterRestart(t *testing.T) {
+	scenario(t, csitest.Options{}, func(t *testing.T, w *world) {
+		p := grouped("a", "vol-1")
+		w.m.Want(p)
+		w.expectPublished(p, true)
+		w.halt()
+		w.set(func() { w.changeGroup = w.brokenGroup })
+		w.m = w.manager()
+		w.m.Adopt([]volume.Recovered{{Volume: p.Volume, Staged: true, Targets: []volume.Key{p.Key()}}})
+		w.start()
+		w.driver.ResetCalls()
+		p.Running = true
+		w.m.Want(p)
+		time.Sleep(time.Minute)
+		w.driver.Inject(csitest.Fault{Method: "NodePublishVolume", Code: codes.Internal, Times: 3})
+		time.Sleep(time.Hour)
+		for _, call := range w.calls() {
+			if strings.HasPrefix(call, "NodeUn") {
+				t.Errorf("%s was called under a pod that may be running", call)
+			}
+		}
+	})
 }
 
 // TestGroupRefused: files that cannot be changed do not keep the pod from running, as in a kubelet, but it learns of them once.

@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -72,7 +73,8 @@ type Manager struct {
 	mu     sync.Mutex
 	actors map[string]*actor
 	// pods lists the volumes of each pod.
-	pods map[types.UID]sets.Set[string]
+	pods   map[types.UID]sets.Set[string]
+	owners owners
 	// leaving has the pods that are known not to want their volumes any more, for events.
 	leaving map[types.UID]Pod
 	// start starts an actor; nil before Run.
@@ -108,6 +110,7 @@ func New(cfg Config) (*Manager, error) {
 		},
 		actors:  map[string]*actor{},
 		pods:    map[types.UID]sets.Set[string]{},
+		owners:  owners{volumes: map[string]string{}, waiting: map[string]sets.Set[string]{}},
 		leaving: map[types.UID]Pod{},
 	}, nil
 }
@@ -136,6 +139,7 @@ func (m *Manager) Adopt(found []Recovered) {
 		d := &a.state.device
 		if f.Staged && d.stage == absent {
 			d.stage, d.stagedFor, d.stagedAs = uncertain, f.StagedFor, f.Volume.form()
+			_ = m.owners.take(m.staging(&f.Volume), f.Volume.Name) // records have one owner for a path
 		}
 		if f.Volume.Attachable && d.inUse == inUseNone {
 			d.inUse = inUseSent
@@ -143,7 +147,8 @@ func (m *Manager) Adopt(found []Recovered) {
 		d.pinned = d.pinned || f.Pinned
 		for _, k := range f.Targets {
 			if a.state.uses[k] == nil {
-				a.state.uses[k] = &use{mount: uncertain, seLinuxContext: f.Volume.SELinuxContext, podUnknown: true, recovered: true}
+				a.state.uses[k] = &use{mount: uncertain, seLinuxContext: f.Volume.SELinuxContext, podUnknown: true, recovered: !f.Rebooted}
+				_ = m.owners.take(m.target(k), f.Volume.Name)
 			}
 			m.index(k.Pod, f.Volume.Name)
 		}
@@ -216,9 +221,22 @@ func (m *Manager) Drop(pod Pod) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for name := range m.pods[pod.UID] {
-		m.leaving[pod.UID] = pod
+		m.leaving[pod.UID] = m.named(name, pod)
 		m.dropFrom(m.actors[name], pod.UID)
 	}
+}
+
+// named adds the name of a pod that is known by its UID, for events.
+func (m *Manager) named(volume string, pod Pod) Pod {
+	if pod.Name != "" {
+		return pod
+	}
+	for k, u := range m.actors[volume].state.uses {
+		if k.Pod == pod.UID && u.want != nil {
+			return u.want.Pod
+		}
+	}
+	return cmp.Or(m.leaving[pod.UID], pod)
 }
 
 func (m *Manager) dropFrom(a *actor, pod types.UID) {
@@ -263,6 +281,25 @@ func (m *Manager) Leaving(name string) bool {
 	defer m.mu.Unlock()
 	a := m.actors[name]
 	return a != nil && len(a.state.uses) == 0 && !a.state.device.pinned
+}
+
+// Unstaging lists those of the named volumes that no pod uses any more, and that are, or may be, staged although nothing is attached that a controller would wait for
+// before it deletes them.
+func (m *Manager) Unstaging(names []string) []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+		a := m.actors[name]
+		return a == nil || len(a.state.uses) > 0 || a.state.device.pinned || a.state.device.stage == absent || a.state.volume.Attachable
+	})
+}
+
+// Pinned reports whether a volume is kept although nothing is known to use it (Recovered.Pinned).
+func (m *Manager) Pinned(name string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	a := m.actors[name]
+	return a != nil && len(a.state.uses) == 0 && a.state.device.pinned
 }
 
 // InUse lists the volumes that must be in volumesInUse, sorted.

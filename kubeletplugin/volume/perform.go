@@ -35,13 +35,19 @@ type job struct {
 	attachChanges int
 	// explain asks opVerify for the reason why the volume is not attached.
 	explain bool
+	// refused is why the path of the step belongs to another volume; nil if it does not.
+	refused error
 	// known is what opExpand starts from, and awaited is true if pods wait for it.
 	known   expand.Known
 	awaited bool
+	asked   *asked
 }
 
 // perform does one step. It changes the world but not the state.
 func (m *Manager) perform(ctx context.Context, j job) result {
+	if j.refused != nil {
+		return result{err: j.refused}
+	}
 	if j.op == opChangeGroup { // which takes as long as the volume has files
 		return m.changeGroup(ctx, j)
 	}

@@ -24,6 +24,24 @@ const (
 	opRepublish   op = "republish"
 )
 
+// call names what a step waits for.
+func (o op) call() string {
+	switch o {
+	case opStage:
+		return "NodeStageVolume"
+	case opPublish, opRepublish:
+		return "NodePublishVolume"
+	case opUnpublish:
+		return "NodeUnpublishVolume"
+	case opUnstage:
+		return "NodeUnstageVolume"
+	case opExpand:
+		return "NodeExpandVolume"
+	default:
+		return string(o)
+	}
+}
+
 // step is what to do next.
 type step struct {
 	op op

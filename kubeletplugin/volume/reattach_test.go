@@ -73,6 +73,26 @@ func TestStagedForOtherAttachment(t *testing.T) {
 	})
 }
 
+// TestReattachedAfterReboot: nothing can be open after the machine has started again, so that a pod that is still there gets its volume from the new attachment.
+func TestReattachedAfterReboot(t *testing.T) {
+	scenario(t, csitest.Options{}, func(t *testing.T, w *world) {
+		p := attachable("a")
+		w.attach("vol-1", "va-1")
+		w.m.Want(p)
+		w.expectPublished(p, true)
+		w.halt()
+		w.driver.ResetCalls()
+		w.attach("vol-1", "va-2")
+		w.m = w.manager()
+		w.m.Adopt([]volume.Recovered{{Volume: p.Volume, Staged: true, StagedFor: "va-1", Targets: []volume.Key{p.Key()}, Rebooted: true}})
+		w.start()
+		p.Running = true
+		w.m.Want(p)
+		w.expectCalls("all the way down, then up again", "NodeUnpublishVolume", "NodeUnstageVolume", "NodeStageVolume", "NodePublishVolume")
+		w.expectPublished(p, true)
+	})
+}
+
 // TestStagedForOtherAttachmentWithSecondWant: a second pod comes while the volume is being staged for the first. The
 // stage belongs to the attachment that its call was made for, whatever was forgotten meanwhile.
 func TestStagedForOtherAttachmentWithSecondWant(t *testing.T) {

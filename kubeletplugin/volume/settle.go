@@ -46,7 +46,7 @@ func begin(s *state, st step) (prior presence) {
 		u := s.uses[st.key]
 		prior, u.mount = u.mount, uncertain
 		if st.op == opPublish && u.want != nil {
-			u.seLinuxContext = u.want.Volume.SELinuxContext
+			u.seLinuxContext, u.readOnly = u.want.Volume.SELinuxContext, u.want.ReadOnly
 		}
 	default: // no other step makes or removes anything
 	}
@@ -115,9 +115,6 @@ func settleUse(s *state, j job, r result, now time.Time, b backoff) {
 	undo := u.undo
 	u.mount, u.undo = afterCall(j.op == opPublish, j.prior, r, undo)
 	u.undo = u.undo && !u.recovered
-	if r.err == nil {
-		u.recovered = false
-	}
 	switch {
 	case r.err != nil:
 		u.fail(r.err, now, b)
@@ -127,11 +124,13 @@ func settleUse(s *state, j job, r result, now time.Time, b backoff) {
 		u.scheduleRepublish(now, b)
 		u.groupPending = u.want != nil && u.want.changesGroup() && !r.groupDelegated
 		u.groupAwaited = u.groupPending
+		u.recovered = u.recovered && u.groupPending // which may need another NodePublishVolume
 		s.checkExpansion(j)
 	case !undo:
 		u.reset()
+		u.recovered = false
 	default:
-		u.err = nil
+		u.err, u.recovered = nil, false
 	}
 	forget(s, j.key)
 }

@@ -32,6 +32,9 @@ type state struct {
 	volume Volume
 	device device
 	uses   map[Key]*use
+	// call is what the actor is doing at the driver, since a time; empty for nothing.
+	call  string
+	since time.Time
 	// expansions holds, by PersistentVolume, the state of the expansion of volumes that are or were published.
 	expansions map[string]*expansion
 }
@@ -76,17 +79,21 @@ type use struct {
 	// wantedSince is when the pod asked for the volume; zero once it has got it.
 	wantedSince time.Time
 	mount       presence
+	// readOnly says that the last NodePublishVolume was read-only.
+	readOnly bool
 	// seLinuxContext is the SELinux context with which the target path is, or may be, mounted.
 	seLinuxContext string
 	// undo asks for NodeUnpublishVolume before the next NodePublishVolume.
 	undo bool
-	// recovered is true for a use found on disk of a pod that may be running, until a call of this process has succeeded.
+	// recovered is true for a use found on disk of a pod that may be running, until a call of this process has succeeded, and the files have their group.
 	recovered bool
 	// republish is the time of the next repeated NodePublishVolume of a published volume, or its backoff.
 	republish retryState
 	// groupPending is true from NodePublishVolume until the files have the fsGroup of the pod. The pod has to wait for it if
 	// groupAwaited is true, which it is not if the call was repeated for a volume that the pod has.
 	groupPending, groupAwaited bool
+	// groupFailures counts the failures of the change in a row, between which the volume is published again.
+	groupFailures int
 	// interrupt ends a change of the group; nil if there is none in progress.
 	interrupt func()
 	// refusalReported is true once the pod has the event about files whose group cannot be changed.

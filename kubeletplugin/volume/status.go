@@ -1,6 +1,11 @@
 package volume
 
-import "k8s.io/apimachinery/pkg/types"
+import (
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
 
 // Status is the progress of one volume of a pod.
 type Status struct {
@@ -10,8 +15,12 @@ type Status struct {
 	Volume string
 	// Published is true once the driver has confirmed it, and neither an expansion nor a change of the group has to be waited for.
 	Published bool
+	// ReadOnly is true if it was published read-only.
+	ReadOnly bool
 	// Err is why it is not published; nil if nothing has failed yet. It is ErrNotAttached while the volume is not attached.
 	Err error
+	// Running is the call about the volume that has not ended, and for how long; empty if there is none that lasts.
+	Running string
 }
 
 // Status returns the progress of a volume of a pod; ok is false if the volume is not known.
@@ -22,12 +31,14 @@ func (m *Manager) Status(volume string, k Key) (Status, bool) {
 	if a == nil || a.state.uses[k] == nil {
 		return Status{}, false
 	}
-	return a.state.status(k), true
+	st := a.state.status(k)
+	st.Running = a.state.running(m.cfg.Clock.Now())
+	return st, true
 }
 
 func (s *state) status(k Key) Status {
 	u := s.uses[k]
-	st := Status{Key: k, Volume: s.volume.Name, Published: u.want != nil && u.mount == present && !u.unchecked && !u.groupAwaited}
+	st := Status{Key: k, Volume: s.volume.Name, Published: u.want != nil && u.mount == present && !u.unchecked && !u.groupAwaited, ReadOnly: u.readOnly}
 	switch {
 	case st.Published:
 	case u.err != nil:
@@ -42,6 +53,17 @@ func (s *state) status(k Key) Status {
 	return st
 }
 
+// slow is how long a call may take before Dump says since when it does.
+const slow = time.Second
+
+// running says since when a call lasts, if that is for long; empty if none does.
+func (s *state) running(now time.Time) string {
+	if lasts := now.Sub(s.since); s.call != "" && lasts >= slow {
+		return fmt.Sprintf("%s has not ended for %v", s.call, lasts.Round(slow))
+	}
+	return ""
+}
+
 // Dump is the state of one volume, for a debug page.
 type Dump struct {
 	// Volume is the unique volume name.
@@ -54,6 +76,8 @@ type Dump struct {
 	InUse bool `json:"inUse"`
 	// Error is the last error of the device; empty if there is none.
 	Error string `json:"error,omitempty"`
+	// Running is the call that has not ended, and for how long; empty if there is none that lasts.
+	Running string `json:"running,omitempty"`
 	// Uses are the pods' uses.
 	Uses []UseDump `json:"uses"`
 }
@@ -91,15 +115,15 @@ func (m *Manager) Dump() []Dump {
 	defer m.mu.Unlock()
 	all := make([]Dump, 0, len(m.actors))
 	for _, name := range sortedKeys(m.actors) {
-		all = append(all, m.actors[name].state.dump())
+		all = append(all, m.actors[name].state.dump(m.cfg.Clock.Now()))
 	}
 	return all
 }
 
-func (s *state) dump() Dump {
+func (s *state) dump(now time.Time) Dump {
 	d := Dump{
 		Volume: s.volume.Name, Driver: s.volume.Driver, Device: s.device.stage.word("staged"),
-		InUse: s.device.inUse != inUseNone, Error: text(s.device.err), Uses: []UseDump{},
+		InUse: s.device.inUse != inUseNone, Error: text(s.device.err), Running: s.running(now), Uses: []UseDump{},
 	}
 	for _, k := range s.keys() {
 		u, ud := s.uses[k], UseDump{Pod: k.Pod, SpecName: k.SpecName, Block: k.Block}

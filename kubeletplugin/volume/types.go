@@ -147,6 +147,8 @@ type Recovered struct {
 	// Pinned is true if the staged volume is, or may be, also mounted where no record explains it. It is then
 	// neither unstaged nor released until Unpin.
 	Pinned bool
+	// Rebooted says that the machine has started again since: nothing has the volume open.
+	Rebooted bool
 }
 
 // Orphan reports whether the volume is staged without a known target.

@@ -148,7 +148,7 @@ func (a *Agent) makeNode() error {
 		Leases: c.Leases(corev1.NamespaceNodeLease), Node: a.node(), NodeUID: a.nodeUID, Duration: a.cfg.LeaseDuration,
 	})
 	a.inUse, inUseErr = inuse.New(inuse.Config{Write: a.writeInUse})
-	a.info, infoErr = nodeinfo.New(nodeinfo.Config{Client: c, NodeName: a.node(), Collision: a.cfg.Collision, Linger: a.cfg.Linger})
+	a.info, infoErr = nodeinfo.New(nodeinfo.Config{Client: c, NodeName: a.node(), Collision: a.cfg.Collision, Linger: a.cfg.Linger, Waits: a.schedulerWaits})
 	return errors.Join(keeperErr, leaseErr, inUseErr, infoErr)
 }
 
@@ -180,7 +180,8 @@ func (a *Agent) makePlugin() error {
 		return err
 	}
 	a.plugin, err = kubeletplugin.New(kubeletplugin.Config{
-		Node: a.node(), RootDir: string(a.cfg.Root), RegistryDirs: a.cfg.RegistryDirs, Inotify: a.cfg.Inotify,
+		StatusKnown: true,
+		Node:        a.node(), RootDir: string(a.cfg.Root), RegistryDirs: a.cfg.RegistryDirs, Inotify: a.cfg.Inotify,
 		Objects: resolve.Live{API: a.cfg.Client, CSIDriver: a.csiDriver, Self: a.view.Node}, Allowed: a.cfg.Allowed,
 		Secrets: secrets{a.cfg.Client}, Tokens: podTokens{cache}, Claims: expand.Client{API: a.cfg.Client},
 		InUse: inUse, Attachments: attached, SelfAttach: a.self != nil, Exhausted: a.exhausted,
@@ -206,6 +207,12 @@ func (a *Agent) makePods() (err error) {
 		Events: a.events, HostIP: a.cfg.Template.IP, Workers: a.cfg.Workers, Metrics: a.cfg.Queues, Unsupported: count,
 	})
 	return err
+}
+
+// schedulerWaits reports whether the scheduler keeps pods off nodes without a driver.
+func (a *Agent) schedulerWaits(name string) bool {
+	d := a.csiDriver(name)
+	return d != nil && d.Spec.PreventPodSchedulingIfMissing != nil && *d.Spec.PreventPodSchedulingIfMissing
 }
 
 func (a *Agent) csiDriver(name string) *storagev1.CSIDriver {

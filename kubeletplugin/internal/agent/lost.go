@@ -7,7 +7,6 @@ import (
 	"os"
 	"regexp"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,7 +18,6 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/kubeletplugin/layout"
-	"github.com/longshore-csi/longshore/kubeletplugin/recovery"
 	"github.com/longshore-csi/longshore/kubeletplugin/volume"
 )
 
@@ -70,45 +68,32 @@ func (a *Agent) reportUnknown(ctx context.Context, path, problem string) {
 
 // identifyLost adopts the volumes of lost records that can be identified now. It is called by one goroutine at a time.
 func (a *Agent) identifyLost(ctx context.Context) {
-	if len(a.recovered.Lost) == 0 {
+	lost, _ := a.plugin.Unexplained()
+	if len(lost) == 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, lostTimeout)
 	defer cancel()
-	a.recovered.Lost = slices.DeleteFunc(a.recovered.Lost, func(l recovery.Lost) bool {
+	none := false
+	for _, l := range lost {
 		v, err := a.identify(ctx, l.Key)
 		if err != nil {
 			a.reportUnknown(ctx, l.Path, fmt.Sprintf("%v, and its volume cannot be identified: %v", l.Err, err))
-			return false
+			continue
 		}
 		klog.FromContext(ctx).Info("Volume of a lost record identified", logging.KeyPath, l.Path, logging.KeyVolumeName, v.Volume.Name)
-		a.plugin.Volumes().Adopt([]volume.Recovered{*v})
+		none = a.plugin.Explain(*v)
 		a.inUse.Seed(a.plugin.Volumes().InUse()...)
-		a.explained(v)
 		a.pods.Adopt([]types.UID{l.Key.Pod})
-		return true
-	})
-	if len(a.recovered.Foreign)+len(a.recovered.Lost) == 0 {
+	}
+	if none {
 		a.releaseSeeded()
 	}
 }
 
-// explained drops the staging directory of a volume from the foreign paths.
-func (a *Agent) explained(v *volume.Recovered) {
-	dir := a.cfg.Root.StagingDir(v.Volume.Driver, v.Volume.Handle)
-	a.recovered.Foreign = slices.DeleteFunc(a.recovered.Foreign, func(f recovery.Foreign) bool {
-		return f.Path == dir || strings.HasPrefix(f.Path, dir+"/")
-	})
-}
-
-// releaseSeeded ends what was done for the sake of unknown volumes: staged volumes without a target are unstaged, and the
-// names that were kept leave volumesInUse, through the actor of each volume, for a pod may ask for it at this moment.
+// releaseSeeded ends what was done for the sake of unknown volumes: the names that were kept leave volumesInUse, through the actor of each volume, for a pod may
+// ask for it at this moment.
 func (a *Agent) releaseSeeded() {
-	for i := range a.recovered.Volumes {
-		if v := &a.recovered.Volumes[i]; v.Orphan() {
-			a.plugin.Volumes().Unpin(v.Volume.Name)
-		}
-	}
 	release := make([]volume.Recovered, 0, len(a.seeded))
 	for _, name := range a.seeded {
 		release = append(release, volume.Recovered{Volume: volume.Volume{Name: name, Attachable: true}})
@@ -120,7 +105,10 @@ func (a *Agent) releaseSeeded() {
 
 // followLost tries again until the volumes of all lost records are identified.
 func (a *Agent) followLost(ctx context.Context) error {
-	for len(a.recovered.Lost) > 0 {
+	for {
+		if lost, _ := a.plugin.Unexplained(); len(lost) == 0 {
+			return nil
+		}
 		changed := a.plugin.DriversChanged()
 		a.identifyLost(ctx)
 		timer := time.NewTimer(lostRetry)
@@ -133,7 +121,6 @@ func (a *Agent) followLost(ctx context.Context) error {
 		}
 		timer.Stop()
 	}
-	return nil
 }
 
 // identify finds the volume of a target path. In this order: an inline volume of the pod, the PersistentVolume of the

@@ -37,6 +37,8 @@ type mutant struct {
 	File string `json:"file"`
 	Old  string `json:"old"`
 	New  string `json:"new"`
+	// Test is the test of the library that finds it; empty: the model does.
+	Test string `json:"test"`
 }
 
 var violationText = regexp.MustCompile(`VIOLATION of (.+?) after (\d+) steps`)
@@ -98,6 +100,14 @@ func (m *mutant) find(t *testing.T, seed uint64) string {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
 	program := m.build(ctx, t)
+	if m.Test != "" {
+		run := exec.CommandContext(ctx, program, "-test.run=^"+m.Test+"$", "-test.timeout=10m")
+		run.Dir = moduleDir
+		if output, err := run.CombinedOutput(); err == nil || !strings.Contains(string(output), "--- FAIL: "+m.Test) {
+			t.Errorf("not found by %s: %v\n%s", m.Test, err, output)
+		}
+		return "        " + m.Test
+	}
 	var output []byte
 	var err error
 	const tries = 3
@@ -120,7 +130,7 @@ func (m *mutant) find(t *testing.T, seed uint64) string {
 	return fmt.Sprintf("%6s  %s", found[2], found[1])
 }
 
-// build compiles the tests of this package with the mutant.
+// build compiles the tests of this package, or of the library, with the mutant.
 func (m *mutant) build(ctx context.Context, t *testing.T) (program string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -140,7 +150,11 @@ func (m *mutant) build(ctx context.Context, t *testing.T) (program string) {
 	write(t, mutated, []byte(strings.Replace(string(source), m.Old, m.New, 1)))
 	write(t, overlay, replace)
 	program = filepath.Join(dir, "model.test")
-	output, err := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-overlay="+overlay, "-o="+program, ".").CombinedOutput()
+	tests := "."
+	if m.Test != "" {
+		tests = moduleDir
+	}
+	output, err := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-overlay="+overlay, "-o="+program, tests).CombinedOutput()
 	if err != nil {
 		t.Fatalf("build the mutant: %v\n%s", err, output)
 	}

@@ -119,6 +119,24 @@ func TestLinger(t *testing.T) {
 	}
 }
 
+// TestNoLinger: where the scheduler keeps pods off nodes without the driver, its entry goes at once, and pods do not come while it is away.
+func TestNoLinger(t *testing.T) {
+	waits := func(cfg *Config) {
+		lingering(cfg)
+		cfg.Waits = func(driver string) bool { return driver == "d.example" }
+	}
+	story(t, waits, func(t *testing.T, w *world) {
+		w.install(driverD())
+		w.install(Driver{Name: "e.example", NodeID: "id-5"})
+		stop := w.run()
+		w.uninstall("d.example")
+		w.uninstall("e.example")
+		w.pass(0, "e.example=id-5")
+		w.pass(6 * time.Minute)
+		stop()
+	})
+}
+
 // TestLingerAfterARestart: entries that an earlier process has written go unless their drivers come back; those of other grace periods do not count.
 func TestLingerAfterARestart(t *testing.T) {
 	cases := map[string]struct {

@@ -41,6 +41,9 @@ type Config struct {
 	// start, entries that were not written by this process are kept for as long, and then removed unless their drivers were installed. Zero: a
 	// driver that is uninstalled is removed at once, and entries that are there at the start stay.
 	Linger time.Duration
+	// Waits reports whether the scheduler keeps pods off nodes without a driver (CSIDriver.spec.preventPodSchedulingIfMissing, KEP-5030): its entry then goes at
+	// once, so that none comes while it is away; nil for no driver.
+	Waits func(driver string) bool
 }
 
 func (cfg Config) withDefaults() Config {
@@ -190,12 +193,21 @@ func (w *Writer) replace(d Driver) bool {
 // Run removes what is left when ctx ends. With Config.Linger, it only returns,
 // and Run removes the driver unless it is installed again in time.
 func (w *Writer) Uninstall(ctx context.Context, name string) error {
+	linger := w.linger(name)
 	w.leave(name)
-	if w.cfg.Linger > 0 {
-		klog.FromContext(ctx).V(2).Info("CSI driver keeps its entry in the CSINode for the moment", logging.KeyDriver, name, logging.KeyDelay, w.cfg.Linger)
+	if linger > 0 {
+		klog.FromContext(ctx).V(2).Info("CSI driver keeps its entry in the CSINode for the moment", logging.KeyDriver, name, logging.KeyDelay, linger)
 		return nil
 	}
 	return w.remove(ctx, name)
+}
+
+// linger is how long a driver keeps its entry.
+func (w *Writer) linger(name string) time.Duration {
+	if w.cfg.Waits != nil && w.cfg.Waits(name) {
+		return 0
+	}
+	return w.cfg.Linger
 }
 
 // leave notes that a driver is to be removed, and when. A driver that is uninstalled several times, because its registration keeps failing,
@@ -206,9 +218,10 @@ func (w *Writer) leave(name string) {
 	if _, ok := w.leaving[name]; ok {
 		return
 	}
-	w.leaving[name] = time.Now().Add(w.cfg.Linger)
-	if w.cfg.Linger > 0 {
-		time.AfterFunc(w.cfg.Linger, w.Resync)
+	linger := w.linger(name)
+	w.leaving[name] = time.Now().Add(linger)
+	if linger > 0 {
+		time.AfterFunc(linger, w.Resync)
 	}
 }
 

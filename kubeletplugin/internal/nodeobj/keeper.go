@@ -205,7 +205,7 @@ func (k *Keeper) patch(ctx context.Context, patch []byte) error {
 	if err != nil {
 		return fmt.Errorf("patch status of node %q: %w", name, err)
 	}
-	k.cfg.View.Observe(node)
+	k.cfg.View.Answered(node, known)
 	return nil
 }
 

@@ -240,6 +240,15 @@ func TestViewNeverGoesBack(t *testing.T) {
 	if v.Node() == nil {
 		t.Error("the next node of the name was ignored")
 	}
+	v.Answered(node("u2", "90"), node("u2", "80"))
+	if v.Node().ResourceVersion != "103" {
+		t.Error("a late answer has set the view back")
+	}
+	v.Answered(node("u2", "50", "c"), node("u2", "103"))
+	v.Observe(node("u2", "51", "c", "d"))
+	if v.Node().ResourceVersion != "51" || !v.Attached("d") {
+		t.Error("the view knows nothing of what has happened since etcd was restored")
+	}
 }
 
 func TestConditionsOrder(t *testing.T) {

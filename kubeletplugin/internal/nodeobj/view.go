@@ -27,10 +27,17 @@ func (v *View) OnChange(f func(old, current *corev1.Node)) { v.onChange = append
 
 // Observe shows the view a Node. One that is older than what is known, the same, or known to be
 // deleted is ignored.
-func (v *View) Observe(n *corev1.Node) {
+func (v *View) Observe(n *corev1.Node) { v.observe(n, nil) }
+
+// Answered shows the view the answer to a write that was sent when before was known. One that is older than that comes from an API server whose etcd was restored: the
+// view begins with it once more.
+func (v *View) Answered(n, before *corev1.Node) { v.observe(n, before) }
+
+func (v *View) observe(n, before *corev1.Node) {
 	v.mu.Lock()
 	old := v.node
-	if n.UID == v.gone || old != nil && version(n) <= version(old) {
+	restored := before != nil && version(n) < version(before)
+	if n.UID == v.gone || old != nil && version(n) <= version(old) && !restored {
 		v.mu.Unlock()
 		return
 	}

@@ -27,6 +27,8 @@ type Volumes interface {
 	Refresh(volume.Publication)
 	Drop(volume.Pod)
 	Busy(types.UID) bool
+	Of(types.UID) []string
+	Unstaging(names []string) []string
 	Status(name string, k volume.Key) (volume.Status, bool)
 }
 

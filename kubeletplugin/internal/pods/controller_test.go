@@ -40,6 +40,7 @@ type bench struct {
 	published bool // what volumes that are wished for become
 	busy      map[types.UID]bool
 	stuck     bool // volumes cannot be taken down
+	staged    bool // volumes that need no attachment cannot be unstaged
 	statusErr error
 	ignored   []unsupported.Finding // what the volume asks for
 	counted   []string
@@ -77,6 +78,22 @@ func (b *bench) Drop(p volume.Pod) {
 		b.log = append(b.log, "drop "+string(p.UID))
 		delete(b.busy, p.UID)
 	}
+}
+
+func (b *bench) Of(uid types.UID) []string {
+	if b.Busy(uid) {
+		return []string{"vol"}
+	}
+	return nil
+}
+
+func (b *bench) Unstaging(names []string) []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.staged {
+		return names
+	}
+	return nil
 }
 
 func (b *bench) Busy(uid types.UID) bool {
@@ -256,6 +273,26 @@ func TestGracefulDeletion(t *testing.T) {
 			t.Errorf("pod is still there: %+v", p)
 		}
 		b.expectLog("volumes, then directories, then the pod", "drop uid-a", "clean uid-a")
+	})
+}
+
+// TestStagedVolumeKeepsThePod: nothing but the pod keeps a volume that needs no attachment from being deleted while it is staged.
+func TestStagedVolumeKeepsThePod(t *testing.T) {
+	scenario(t, func(t *testing.T, b *bench) {
+		b.set(func() { b.published, b.staged = true, true })
+		b.add(testPod())
+		b.remove(30)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if b.pod() == nil {
+			t.Fatal("the pod was deleted before its volume was unstaged")
+		}
+		b.set(func() { b.staged = false })
+		time.Sleep(unstageCheck)
+		synctest.Wait()
+		if b.pod() != nil {
+			t.Error("the pod is still there")
+		}
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/reconcile"
@@ -17,8 +18,12 @@ import (
 // confirmDeletion is how long the watch has to bring a deletion that the API says has happened before.
 const confirmDeletion = time.Second
 
+// unstageCheck is how soon it is looked again whether a volume is unstaged.
+const unstageCheck = 500 * time.Millisecond
+
 // terminate ends the pod's containers, releases its volumes and deletes it from the API, in this
-// order: a claim that the pod protects must not go while it is mounted.
+// order: a claim that the pod protects must not go while it is mounted. Nor may it go while a volume is staged that needs no attachment: nothing else keeps
+// DeleteVolume from coming first (kubernetes/kubernetes 94108).
 func (c *Controller) terminate(ctx context.Context, e *entry, pod *corev1.Pod) (reconcile.Result, error) {
 	if e.deleted {
 		return reconcile.Result{}, nil
@@ -30,8 +35,12 @@ func (c *Controller) terminate(ctx context.Context, e *entry, pod *corev1.Pod) (
 		}
 		e.ended = err == nil
 	}
+	e.volumes = sets.List(sets.New(e.volumes...).Insert(c.cfg.Volumes.Of(pod.UID)...))
 	if released, err := c.release(pod); err != nil || !released {
 		return reconcile.Result{}, err
+	}
+	if e.volumes = c.cfg.Volumes.Unstaging(e.volumes); len(e.volumes) > 0 {
+		return reconcile.Result{After: unstageCheck}, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()

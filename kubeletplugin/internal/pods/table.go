@@ -30,6 +30,8 @@ type entry struct {
 	ended, deleted bool
 	// finished is true, too, if the pod is not deleted: it was rejected, or has completed.
 	finished bool
+	// volumes are those that the pod had, until they are unstaged.
+	volumes []string
 	// since is when the pod began to wait for its volumes; zero if it does not.
 	since time.Time
 	// lastEvent is since, or the time of the last event that the pod still waits.

@@ -20,6 +20,8 @@ type Attachment struct {
 	Driver string
 	// Name is the name of the VolumeAttachment.
 	Name string
+	// UID is that of an attachment that is no object of an API server; empty for others.
+	UID types.UID
 	// Deleting is the UID of the VolumeAttachment of this name that is to be deleted; empty for none.
 	Deleting types.UID
 }
@@ -34,6 +36,7 @@ func (a Attachment) Write(dir string) error {
 	}
 	rec := map[string]string{keyHandle: a.Handle, keyDriver: a.Driver, keyAttachment: a.Name}
 	set(rec, keySpecVolID, a.SpecVolID)
+	set(rec, keyAttachmentUID, string(a.UID))
 	set(rec, keyDeleting, string(a.Deleting))
 	return errors.Join(write(path, rec), syncDir(dir))
 }
@@ -58,7 +61,8 @@ func ReadAttachments(dir string) ([]Attachment, error) {
 			errs = append(errs, err)
 		default:
 			all = append(all, Attachment{
-				SpecVolID: m[keySpecVolID], Handle: m[keyHandle], Driver: m[keyDriver], Name: e.Name(), Deleting: types.UID(m[keyDeleting]),
+				SpecVolID: m[keySpecVolID], Handle: m[keyHandle], Driver: m[keyDriver], Name: e.Name(),
+				UID: types.UID(m[keyAttachmentUID]), Deleting: types.UID(m[keyDeleting]),
 			})
 		}
 	}

@@ -31,7 +31,7 @@ func withContext() Target {
 }
 
 func inline() Target {
-	h := layout.InlineHandle("poduid-1", "vol1")
+	h := layout.InlineHandle("0f8a2c1e-1111-2222-3333-444455556666", "vol1")
 	return Target{SpecVolID: "vol1", Handle: h, Driver: driver, Node: node, Lifecycle: Ephemeral,
 		Attachment: layout.Attachment(h, driver, node)}
 }

@@ -248,6 +248,8 @@ func (a *Attacher) attach(ctx context.Context, e *entry, name, pv string) (*volu
 		return nil, a.create(ctx, e, name, pv)
 	case err != nil:
 		return nil, fmt.Errorf("get volume attachment %q: %w", name, err)
+	case !a.isOf(va, e.volume):
+		return nil, fmt.Errorf("volume attachment %q is for driver %q and node %q: another one has its name", name, va.Spec.Attacher, va.Spec.NodeName)
 	case va.DeletionTimestamp != nil:
 		return nil, fmt.Errorf("%w: volume attachment %q is being deleted, and is created again when it is gone", volume.ErrNotAttached, name)
 	case e.record.Deleting != "" && va.UID == e.record.Deleting: // the request may still be under way
@@ -265,6 +267,12 @@ func (a *Attacher) attach(ctx context.Context, e *entry, name, pv string) (*volu
 	default:
 		return nil, fmt.Errorf("%w: volume attachment %q is not attached", volume.ErrNotAttached, name)
 	}
+}
+
+// isOf reports whether a VolumeAttachment is for the driver of a volume and this node: names of the form pv- have no driver in them.
+func (a *Attacher) isOf(va *storagev1.VolumeAttachment, unique string) bool {
+	driver, _, err := layout.SplitUnique(unique)
+	return err == nil && va.Spec.Attacher == driver && va.Spec.NodeName == a.cfg.Node
 }
 
 // create records the attachment and creates it.

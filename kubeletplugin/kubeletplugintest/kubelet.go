@@ -80,10 +80,10 @@ type Kubelet struct {
 	segment map[string]string
 	objects *resolve.Static
 	// controller is nil where the driver has no controller service.
-	controller csi.ControllerClient
-	attacher   *attacher
-	pods       map[types.UID]*Pod
-	serial     int
+	controller  csi.ControllerClient
+	attachments *attachments
+	pods        map[types.UID]*Pod
+	serial      int
 
 	plugin *kubeletplugin.Plugin
 	halt   func()
@@ -113,9 +113,10 @@ func New(t *testing.T, cfg Config) *Kubelet {
 	if err := k.ask(); err != nil {
 		t.Fatal(err)
 	}
-	k.attacher = &attacher{kubelet: k, inUse: map[string]bool{}, attached: map[string]*attachment{}}
+	k.attachments = &attachments{kubelet: k, volumes: map[string]Volume{}, attached: map[string]bool{}}
 	k.objects.AddDriver(k.object())
 	t.Cleanup(func() {
+		defer k.log.end()
 		k.Kill()
 		if !t.Failed() { // What is left is for the reader of a failure.
 			_ = os.RemoveAll(root)
@@ -193,7 +194,24 @@ func (k *Kubelet) announcesAttach() bool {
 }
 
 func (k *Kubelet) deadline() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(klog.NewContext(context.Background(), klog.Logger{}), patience)
+	ctx, cancel := context.WithTimeout(klog.NewContext(context.Background(), klog.Logger{}), patience)
+	go func() {
+		select {
+		case <-k.log.broken:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
+}
+
+// fatalf ends the test with what the driver has done against the specification, and else with what was waited for.
+func (k *Kubelet) fatalf(format string, args ...any) {
+	k.t.Helper()
+	for _, problem := range k.log.violations() {
+		k.t.Error(problem)
+	}
+	k.t.Fatalf(format+"; calls:\n%s", append(args, k.Transcript())...)
 }
 
 // Start starts the kubelet again after Kill or a crash: it finds on disk what it has mounted, has the pods that still exist keep their volumes, and
@@ -202,7 +220,7 @@ func (k *Kubelet) Start() {
 	k.t.Helper()
 	k.killer = &killer{struck: make(chan struct{})}
 	plugin, err := kubeletplugin.New(kubeletplugin.Config{
-		Node: nodeName, RootDir: k.root, Objects: k.objects, Secrets: secrets(k.cfg.Secrets), InUse: k.attacher, Attachments: k.attacher,
+		Node: nodeName, RootDir: k.root, Objects: k.objects, Secrets: secrets(k.cfg.Secrets), Attach: k.attachments.calls(),
 		Dial: func(string) (grpc.ClientConnInterface, error) { return k.log, nil }, Fault: k.killer.at,
 		StatsInterval: -1, // which would be calls at any moment
 	})
@@ -218,7 +236,6 @@ func (k *Kubelet) Start() {
 	if len(found.Lost)+len(found.Foreign) > 0 {
 		k.t.Errorf("a restart finds mounts without a record: %+v %+v", found.Lost, found.Foreign)
 	}
-	k.attacher.seed(plugin.Volumes().InUse())
 	ended := make(chan error, 2)
 	go func() { ended <- plugin.RunDrivers(ctx) }()
 	go func() { ended <- plugin.RunVolumes(ctx) }()
@@ -245,7 +262,7 @@ func (k *Kubelet) register() {
 		}
 		select {
 		case <-ctx.Done():
-			k.t.Fatalf("waited for driver %q to register: %v", k.driver, err)
+			k.fatalf("waited for driver %q to register: %v", k.driver, err)
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
@@ -263,7 +280,7 @@ func (k *Kubelet) adopt() {
 			k.unmount(uid)
 		}
 	}
-	k.detach()
+	k.unmount("none") // what is staged or attached without a pod
 	for _, p := range k.pods {
 		p.wait()
 	}

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/moby/sys/mountinfo"
@@ -49,7 +48,7 @@ func (k *Kubelet) CreateVolume(name string) Volume {
 	}
 	created, err := k.controller.CreateVolume(ctx, req)
 	if err != nil {
-		k.t.Fatalf("create volume %q: %v", name, err)
+		k.fatalf("create volume %q: %v", name, err)
 	}
 	v := Volume{Name: name, Handle: created.GetVolume().GetVolumeId(), context: created.GetVolume().GetVolumeContext()}
 	k.AddVolume(v)
@@ -71,6 +70,7 @@ func (k *Kubelet) AddVolume(v Volume) {
 		pv.Spec.CSI.NodeStageSecretRef, pv.Spec.CSI.NodePublishSecretRef = ref, ref
 	}
 	k.objects.AddVolume(pv, namespace, v.Name)
+	k.attachments.add(v)
 	k.log.name(v.Handle, v.Name)
 }
 
@@ -80,7 +80,7 @@ func (k *Kubelet) DeleteVolume(v Volume) {
 	ctx, cancel := k.deadline()
 	defer cancel()
 	if _, err := k.controller.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: v.Handle, Secrets: k.cfg.Secrets}); err != nil {
-		k.t.Fatalf("delete volume %q: %v", v.Name, err)
+		k.fatalf("delete volume %q: %v", v.Name, err)
 	}
 }
 
@@ -109,7 +109,7 @@ type Pod struct {
 	mounts  []kubeletplugin.Mount
 }
 
-// CreatePod creates a pod with volumes, and attaches them where the driver wants that. Nothing waits for the mounts.
+// CreatePod creates a pod with volumes. Nothing waits for the mounts.
 func (k *Kubelet) CreatePod(name string, volumes ...Volume) *Pod {
 	k.t.Helper()
 	k.serial++
@@ -135,7 +135,6 @@ func (k *Kubelet) CreatePod(name string, volumes ...Volume) *Pod {
 	}
 	p.pod.Spec.Containers = []corev1.Container{container}
 	k.pods[p.pod.UID] = p
-	k.attacher.attach(volumes)
 	return p
 }
 
@@ -154,7 +153,7 @@ func (p *Pod) wait() {
 	defer cancel()
 	mounts, err := p.kubelet.plugin.Mount(ctx, p.pod)
 	if err != nil {
-		p.kubelet.t.Fatalf("waited for the volumes of pod %q: %v; calls:\n%s", p.pod.Name, err, p.kubelet.Transcript())
+		p.kubelet.fatalf("waited for the volumes of pod %q: %v", p.pod.Name, err)
 	}
 	p.mounts, p.pod.Status.Phase = mounts, corev1.PodRunning
 	for _, m := range mounts {
@@ -180,7 +179,6 @@ func (k *Kubelet) StopPod(p *Pod) {
 	k.t.Helper()
 	delete(k.pods, p.pod.UID)
 	k.unmount(p.pod.UID)
-	k.detach()
 }
 
 // ForgetPod deletes a pod as a forced deletion does while the kubelet is down: the next Start finds its mounts, and no pod.
@@ -220,27 +218,7 @@ func (k *Kubelet) unmount(uid types.UID) {
 	ctx, cancel := k.deadline()
 	defer cancel()
 	if err := k.plugin.Unmount(ctx, uid); err != nil {
-		k.t.Fatalf("waited for the volumes to go: %v; calls:\n%s", err, k.Transcript())
-	}
-}
-
-// detach detaches what no pod uses, when the kubelet has let go of it.
-func (k *Kubelet) detach() {
-	k.t.Helper()
-	used := map[string]bool{}
-	for _, p := range k.pods {
-		for _, v := range p.volumes {
-			used[v.Handle] = true
-		}
-	}
-	ctx, cancel := k.deadline()
-	defer cancel()
-	for !k.attacher.detach(ctx, used) {
-		select {
-		case <-ctx.Done():
-			k.t.Fatalf("waited for volumes to leave volumesInUse; state %+v; calls:\n%s", k.plugin.State(), k.Transcript())
-		case <-time.After(time.Millisecond):
-		}
+		k.fatalf("waited for the volumes to go: %v", err)
 	}
 }
 
@@ -267,7 +245,7 @@ func (k *Kubelet) leftovers() []string {
 	for _, m := range mounts {
 		left = append(left, "left mounted: "+m.Mountpoint)
 	}
-	return append(left, k.attacher.leftovers()...)
+	return append(left, k.attachments.leftovers()...)
 }
 
 // points are those that a pod's volumes pass on their way up, or down.

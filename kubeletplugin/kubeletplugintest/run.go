@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/longshore-csi/longshore/kubeletplugin/fault"
@@ -14,28 +15,47 @@ import (
 // is tested with inline volumes alone.
 func Run(t *testing.T, newDriver func(t *testing.T) Config) {
 	t.Helper()
-	for name, scenario := range map[string]func(*world){
-		"Life": (*world).life, "Restarts": (*world).restarts, "LostAnswers": (*world).lostAnswers, "Killed": (*world).killed,
-		"ForcedDeletion": (*world).forcedDeletion, "DriverRestarts": (*world).driverRestarts,
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := &world{Kubelet: New(t, newDriver(t))}
-			if w.controller != nil {
-				w.data = w.CreateVolume("data")
-				w.volumes = append(w.volumes, w.data)
-			}
-			if w.cfg.Inline != nil {
-				w.volumes = append(w.volumes, w.InlineVolume("scratch"))
-			}
-			if len(w.volumes) == 0 {
-				t.Fatal("the driver has neither a controller service nor Config.Inline: there is no volume")
-			}
-			scenario(w)
-			if w.controller != nil {
-				w.DeleteVolume(w.data)
-			}
-			w.CheckClean()
-		})
+	scenarios := []struct {
+		name string
+		run  func(*world)
+	}{
+		{"Life", (*world).life}, {"ReadOnly", (*world).readOnly}, {"Restarts", (*world).restarts}, {"DriverRestarts", (*world).driverRestarts},
+		{"ForcedDeletion", (*world).forcedDeletion}, {"LostAnswers", (*world).lostAnswers}, {"Killed", (*world).killed},
+	}
+	for i, s := range scenarios {
+		if !t.Run(s.name, func(t *testing.T) { newWorld(t, newDriver(t)).pass(s.run) }) {
+			t.Logf("the %d scenarios after %s are left out until this is mended", len(scenarios)-i-1, s.name)
+			return
+		}
+	}
+}
+
+func newWorld(t *testing.T, cfg Config) *world {
+	t.Helper()
+	w := &world{Kubelet: New(t, cfg)}
+	if w.controller != nil {
+		w.data = w.CreateVolume("data")
+		w.volumes = append(w.volumes, w.data)
+	}
+	if w.cfg.Inline != nil {
+		w.volumes = append(w.volumes, w.InlineVolume("scratch"))
+	}
+	if len(w.volumes) == 0 {
+		t.Fatal("the driver has neither a controller service nor Config.Inline: there is no volume")
+	}
+	return w
+}
+
+// pass goes through a scenario, and checks what is left.
+func (w *world) pass(scenario func(*world)) {
+	w.t.Helper()
+	scenario(w)
+	if w.controller != nil {
+		w.DeleteVolume(w.data)
+	}
+	w.CheckClean()
+	if !w.log.mounts {
+		w.t.Log("The driver has mounted nothing that the kernel knows: neither the data nor the mounts were checked.")
 	}
 }
 
@@ -47,19 +67,51 @@ type world struct {
 	volumes []Volume
 }
 
-// life has one pod after the other use the volumes, and, where the driver allows that, two at the same time.
+// life has one pod after the other use the volumes, and, where the driver allows that, two at the same time. There is a second persistent volume: the driver may take
+// one for the other.
 func (w *world) life() {
-	first := w.StartPod("first", w.volumes...)
+	volumes := w.volumes
+	if w.controller != nil {
+		volumes = append(slices.Clone(volumes), w.CreateVolume("other"))
+	}
+	first := w.StartPod("first", volumes...)
 	w.write(first, "first")
+	w.holds(first, "first")
 	if w.many || w.controller == nil {
-		second := w.StartPod("second", w.volumes...)
+		second := w.StartPod("second", volumes...)
 		w.StopPod(first)
 		first = second
 	}
 	w.StopPod(first)
-	last := w.StartPod("last", w.volumes...)
+	last := w.StartPod("last", volumes...)
 	w.holds(last, "first")
 	w.StopPod(last)
+	if w.controller != nil {
+		w.DeleteVolume(volumes[len(volumes)-1])
+	}
+}
+
+// readOnly has a pod use the volume read-only, between two that write. The kernel does not refuse to write to a device because of a mount.
+func (w *world) readOnly() {
+	if w.controller == nil || w.cfg.Block {
+		return
+	}
+	writer := w.StartPod("writer", w.data)
+	w.write(writer, "text")
+	w.StopPod(writer)
+	v := w.data
+	v.ReadOnly = true
+	reader := w.StartPod("reader", v)
+	w.holds(reader, "text")
+	if path := reader.Path(v); mounted(path) {
+		if err := w.store(v, path, "more"); err == nil {
+			w.t.Errorf("driver: NodePublishVolume %s: OK with readonly=true, but a file can be written (CSI v1.13, \"NodePublishVolume\")", v.Name)
+		}
+	}
+	w.StopPod(reader)
+	writer = w.StartPod("writer", w.data)
+	w.write(writer, "text")
+	w.StopPod(writer)
 }
 
 // restarts has the kubelet, and the driver if it can be, end and start between all steps.
@@ -141,28 +193,30 @@ func (w *world) restartDriver() {
 	}
 }
 
-// write writes a text into each volume of a pod that is mounted by the kernel: a driver may be tested without privileges.
+// write writes a text into each volume of a pod that is mounted by the kernel: a driver may be tested without privileges. That of each volume is its own.
 func (w *world) write(p *Pod, text string) {
 	w.t.Helper()
-	for _, v := range w.volumes {
+	for _, v := range p.volumes {
 		if !mounted(p.Path(v)) {
 			continue
 		}
-		if err := w.store(v, p.Path(v), text); err != nil {
+		if err := w.store(v, p.Path(v), text+" in "+v.Name); err != nil {
 			w.t.Errorf("write to volume %q: %v", v.Name, err)
 		}
 	}
 }
 
-// holds checks that the persistent volume of a pod has a text, if the driver mounts by the kernel.
+// holds checks that the persistent volumes of a pod have a text, if the driver mounts by the kernel.
 func (w *world) holds(p *Pod, text string) {
 	w.t.Helper()
-	if w.controller == nil || !mounted(p.Path(w.data)) {
-		return
-	}
-	found, err := w.load(p.Path(w.data), len(text))
-	if err != nil || found != text {
-		w.t.Errorf("volume %q has %q, %v; want %q", w.data.Name, found, err, text)
+	for _, v := range p.volumes {
+		if v.Inline || !mounted(p.Path(v)) {
+			continue
+		}
+		want := text + " in " + v.Name
+		if found, err := w.load(p.Path(v), len(want)); err != nil || found != want {
+			w.t.Errorf("volume %q has %q, %v; want %q", v.Name, found, err, want)
+		}
 	}
 }
 

@@ -132,7 +132,7 @@ func TestViolations(t *testing.T) {
 	}
 	stage := request{method: "NodeStageVolume", volume: "v", staging: there}
 	publish := request{method: "NodePublishVolume", volume: "v", staging: there, target: there}
-	done := func(l *callLog, r request) { l.begin(r); l.end(r, nil) }
+	done := func(l *callLog, r request) { l.begin(r); l.ended(r, nil) }
 	tests := map[string]struct {
 		calls func(l *callLog)
 		want  string
@@ -147,7 +147,7 @@ func TestViolations(t *testing.T) {
 		}, "is published"},
 		"NoTarget":        {func(l *callLog) { done(l, request{method: "NodePublishVolume", volume: "v", target: missing}) }, "driver: NodePublishVolume"},
 		"TargetStays":     {func(l *callLog) { done(l, request{method: "NodeUnpublishVolume", volume: "v", target: there}) }, "not removed"},
-		"StageAfterError": {func(l *callLog) { l.begin(stage); l.end(stage, os.ErrDeadlineExceeded); l.begin(publish) }, "not staged"},
+		"StageAfterError": {func(l *callLog) { l.begin(stage); l.ended(stage, os.ErrDeadlineExceeded); l.begin(publish) }, "not staged"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

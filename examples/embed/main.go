@@ -58,19 +58,22 @@ func run(ctx context.Context, driver, endpoint, handle, root string) error {
 		return err
 	}
 	working, stop := context.WithCancel(context.WithoutCancel(ctx)) // it has to unmount after ctx is done
-	ended := make(chan error, 1)
-	go func() { ended <- plugin.Run(working) }()
+	defer stop()
+	if err := plugin.Start(working); err != nil {
+		return err
+	}
 	err = plugin.Register(ctx, driver, endpoint)
 	if err == nil {
-		mounts, mountErr := plugin.Mount(ctx, pod)
+		var mounts []kubeletplugin.Mount
+		mounts, err = plugin.Mount(ctx, pod)
 		for _, m := range mounts {
 			fmt.Println(m.Volume, m.Path)
 		}
-		if err = mountErr; err == nil {
+		if err == nil {
 			<-ctx.Done()
 		}
 		err = errors.Join(err, plugin.Unmount(working, pod.UID))
 	}
 	stop()
-	return errors.Join(err, <-ended)
+	return errors.Join(err, plugin.Wait())
 }

@@ -10,8 +10,9 @@ require (
 	github.com/longshore-csi/longshore/csikit v0.0.0
 	github.com/longshore-csi/longshore/csikittest v0.0.0
 	github.com/longshore-csi/longshore/hostpathdriver v0.0.0
-	github.com/longshore-csi/longshore/kubeletplugin v0.0.0
+	github.com/longshore-csi/longshore/kubeletplugin v0.0.0 // indirect
 	github.com/longshore-csi/longshore/livenessprobe v0.0.0
+	github.com/longshore-csi/longshore/nodeagent v0.0.0
 	github.com/longshore-csi/longshore/provisioner v0.0.0
 	github.com/longshore-csi/longshore/registrar v0.0.0
 	github.com/longshore-csi/longshore/resizer v0.0.0
@@ -112,6 +113,7 @@ replace (
 	github.com/longshore-csi/longshore/hostpathdriver => ../hostpathdriver
 	github.com/longshore-csi/longshore/kubeletplugin => ../kubeletplugin
 	github.com/longshore-csi/longshore/livenessprobe => ../livenessprobe
+	github.com/longshore-csi/longshore/nodeagent => ../nodeagent
 	github.com/longshore-csi/longshore/provisioner => ../provisioner
 	github.com/longshore-csi/longshore/registrar => ../registrar
 	github.com/longshore-csi/longshore/resizer => ../resizer

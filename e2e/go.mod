@@ -116,6 +116,7 @@ replace (
 	github.com/longshore-csi/longshore/hostpathdriver => ../hostpathdriver
 	github.com/longshore-csi/longshore/kubeletplugin => ../kubeletplugin
 	github.com/longshore-csi/longshore/livenessprobe => ../livenessprobe
+	github.com/longshore-csi/longshore/nodeagent => ../nodeagent
 	github.com/longshore-csi/longshore/provisioner => ../provisioner
 	github.com/longshore-csi/longshore/registrar => ../registrar
 	github.com/longshore-csi/longshore/resizer => ../resizer

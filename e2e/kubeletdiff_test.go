@@ -17,7 +17,7 @@ import (
 const transcripts = "testdata/kubelet"
 
 // differencesFile has, below headings with the names of scenarios, what csi-node-agent does otherwise.
-const differencesFile = "../kubeletplugin/docs/differences.md"
+const differencesFile = "../nodeagent/docs/differences.md"
 
 // TestKubeletDiff plays scenarios on a node and writes down what its kubelet has a driver do. On a kind cluster the kubelet is the real one, whose
 // transcripts are in testdata: they must be as they were (REWRITE=1 writes them). On a development cluster it is csi-node-agent, whose

@@ -34,7 +34,7 @@ func newTakeover(t *testing.T, modes ...storagev1.VolumeLifecycleMode) *takeover
 	if node.agent() {
 		t.Skip("needs the kubelet of a node of a kind cluster, whose name is in " + kubeletNodeEnv)
 	}
-	o := &takeover{program: node.install("kubeletplugin", "./cmd/csi-node-agent")}
+	o := &takeover{program: node.install("nodeagent", "./cmd/csi-node-agent")}
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("== the log of csi-node-agent\n%s", &o.log)

@@ -8,5 +8,5 @@ import (
 
 func TestAPI(t *testing.T) {
 	apitest.Compare(t, "github.com/longshore-csi/longshore/kubeletplugin",
-		".", "agent", "driver", "fault", "fsgroup", "kubeletplugintest", "layout", "recovery", "registration", "resolve", "stats", "unsupported", "volume")
+		".", "fault", "kubeapi", "kubeletplugintest", "layout", "resolve", "volume")
 }

@@ -34,6 +34,39 @@ type Attach struct {
 	Unpublish func(ctx context.Context, driver, handle string) error
 }
 
+// AttachmentRecord is the record of a VolumeAttachment, for an implementation of InUse and Attachments that makes these objects itself: Write puts it below a directory
+// before the object is made, so that none is left behind by a process that is killed.
+type AttachmentRecord struct {
+	// SpecVolID is the name of the PersistentVolume; empty if it is not known.
+	SpecVolID string
+	// Handle is the volume_id.
+	Handle string
+	// Driver is the name of the CSI driver.
+	Driver string
+	// Name is the name of the VolumeAttachment, and of the directory of the record.
+	Name string
+	// UID is that of an attachment that is no object of an API server; empty for others.
+	UID types.UID
+	// Deleting is the UID of the VolumeAttachment of this name that is to be deleted; empty for none.
+	Deleting types.UID
+}
+
+// Write puts the record into a directory of its own below dir, which is made.
+func (r AttachmentRecord) Write(dir string) error { return records.Attachment(r).Write(dir) }
+
+// ReadAttachmentRecords reads all records below a directory, which need not exist. Those that cannot be used are in the error.
+func ReadAttachmentRecords(dir string) ([]AttachmentRecord, error) {
+	found, err := records.ReadAttachments(dir)
+	all := make([]AttachmentRecord, 0, len(found))
+	for _, r := range found {
+		all = append(all, AttachmentRecord(r))
+	}
+	return all, err
+}
+
+// RemoveAttachmentRecord removes the record of the VolumeAttachment of a name below a directory. One that is not there is no error.
+func RemoveAttachmentRecord(dir, name string) error { return records.RemoveAttachment(dir, name) }
+
 // attacher is both sides of the handshake with an attach/detach controller.
 type attacher struct {
 	calls   Attach

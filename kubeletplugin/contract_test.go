@@ -21,8 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/longshore-csi/longshore/csikittest/csitest"
-	"github.com/longshore-csi/longshore/kubeletplugin/recovery"
 	"github.com/longshore-csi/longshore/kubeletplugin/resolve"
+	"github.com/longshore-csi/longshore/kubeletplugin/volume"
 )
 
 // repoint adds a volume to the driver, and has the claim of pod lead to it by a PersistentVolume of the same name.
@@ -280,7 +280,7 @@ func TestStartAndWait(t *testing.T) {
 	cfg := Config{
 		Node: "node-1", RootDir: m.root, Objects: m.objects, Timeout: patience, StatsInterval: -1,
 		Dial:   func(string) (grpc.ClientConnInterface, error) { return m.driver.Conn(), nil },
-		Mounts: func(string) ([]recovery.Mount, error) { return nil, nil },
+		Mounts: func(string) ([]volume.MountPoint, error) { return nil, nil },
 	}
 	p, err := New(cfg)
 	if err != nil {
@@ -356,8 +356,8 @@ func TestLostRecord(t *testing.T) {
 				m.objects = &resolve.Static{}
 			}
 			m.config = func(c *Config) {
-				c.Mounts = func(string) ([]recovery.Mount, error) {
-					return []recovery.Mount{{Point: target, Source: "8:1/x"}}, nil
+				c.Mounts = func(string) ([]volume.MountPoint, error) {
+					return []volume.MountPoint{{Point: target, Source: "8:1/x"}}, nil
 				}
 			}
 			m.start()

@@ -16,8 +16,8 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/drivername"
 	"github.com/longshore-csi/longshore/csikit/logging"
-	"github.com/longshore-csi/longshore/kubeletplugin/driver"
-	"github.com/longshore-csi/longshore/kubeletplugin/registration"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/driver"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/registration"
 	"github.com/longshore-csi/longshore/kubeletplugin/volume"
 )
 
@@ -126,6 +126,29 @@ func (h *handler) remove(ctx context.Context, name string) error {
 	return h.info.Uninstall(ctx, name)
 }
 
+// Inotify is an inotify instance of the kernel that the plugins of many nodes in one process share: a user may have 128 (fs.inotify.max_user_instances).
+type Inotify struct{ instance *registration.Inotify }
+
+// NewInotify makes an instance, which exists until Close.
+func NewInotify() (*Inotify, error) {
+	i, err := registration.NewInotify()
+	return &Inotify{instance: i}, err
+}
+
+// Close ends the instance.
+func (i *Inotify) Close() error { return i.instance.Close() }
+
+// get returns the instance, nil if there is none to share.
+func (i *Inotify) get() *registration.Inotify {
+	if i == nil {
+		return nil
+	}
+	return i.instance
+}
+
+// ErrNotRegistered is the error for a driver that is not registered.
+var ErrNotRegistered = driver.ErrNotRegistered
+
 // drivers lets package volume see the registry.
 type drivers struct{ registry *driver.Registry }
 
@@ -214,3 +237,6 @@ func (alone) Mapped(volume.Pod, string) {}
 
 // Expansion implements volume.Events.
 func (alone) Expansion(volume.Pod, volume.Claim, string, string) {}
+
+// Condition implements volume.Events.
+func (alone) Condition(volume.Pod, string, string) {}

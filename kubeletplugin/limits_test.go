@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/longshore-csi/longshore/csikittest/csitest"
-	"github.com/longshore-csi/longshore/kubeletplugin/driver"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/driver"
 )
 
 // nodeInfos is a NodeInfo that notes its calls.

@@ -15,13 +15,12 @@ import (
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/oneline"
 	"github.com/longshore-csi/longshore/kubeletplugin/layout"
-	"github.com/longshore-csi/longshore/kubeletplugin/recovery"
 	"github.com/longshore-csi/longshore/kubeletplugin/volume"
 )
 
 // Unexplained returns what Open has found of which no record says which volume it is of, and Explain has not been called for: targets of pods, and other paths.
 // While there is any, volumes that were found staged and without a pod stay staged, as it may be theirs.
-func (p *Plugin) Unexplained() (lost []recovery.Lost, foreign []recovery.Foreign) {
+func (p *Plugin) Unexplained() (lost []volume.Lost, foreign []volume.Foreign) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.lost), slices.Clone(p.foreign)
@@ -38,8 +37,8 @@ func (p *Plugin) Explain(v volume.Recovered) bool {
 func (p *Plugin) forgetLost(targets []volume.Key, staging string) (none bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.lost = slices.DeleteFunc(p.lost, func(l recovery.Lost) bool { return slices.Contains(targets, l.Key) })
-	p.foreign = slices.DeleteFunc(p.foreign, func(f recovery.Foreign) bool {
+	p.lost = slices.DeleteFunc(p.lost, func(l volume.Lost) bool { return slices.Contains(targets, l.Key) })
+	p.foreign = slices.DeleteFunc(p.foreign, func(f volume.Foreign) bool {
 		return staging != "" && (f.Path == staging || strings.HasPrefix(f.Path, staging+"/"))
 	})
 	if len(p.lost)+len(p.foreign) > 0 {
@@ -52,14 +51,14 @@ func (p *Plugin) forgetLost(targets []volume.Key, staging string) (none bool) {
 }
 
 // lostOf lists the targets of a pod whose records are lost.
-func (p *Plugin) lostOf(pod types.UID) []recovery.Lost {
+func (p *Plugin) lostOf(pod types.UID) []volume.Lost {
 	lost, _ := p.Unexplained()
-	return slices.DeleteFunc(lost, func(l recovery.Lost) bool { return l.Key.Pod != pod })
+	return slices.DeleteFunc(lost, func(l volume.Lost) bool { return l.Key.Pod != pod })
 }
 
 // explainWanted takes over the volume of a publication if its record is lost.
 func (p *Plugin) explainWanted(w *volume.Publication) {
-	if slices.ContainsFunc(p.lostOf(w.Pod.UID), func(l recovery.Lost) bool { return l.Key == w.Key() }) {
+	if slices.ContainsFunc(p.lostOf(w.Pod.UID), func(l volume.Lost) bool { return l.Key == w.Key() }) {
 		p.Explain(p.recovered(w.Key(), w.Volume))
 	}
 }

@@ -7,7 +7,6 @@ import (
 
 	csimetrics "github.com/longshore-csi/longshore/csikit/metrics"
 	"github.com/longshore-csi/longshore/kubeletplugin/layout"
-	"github.com/longshore-csi/longshore/kubeletplugin/recovery"
 	"github.com/longshore-csi/longshore/kubeletplugin/volume"
 )
 
@@ -91,7 +90,7 @@ func (m *metrics) measure(x volume.Measurement) {
 }
 
 // count counts what was found on disk.
-func (m *metrics) count(found *recovery.Result) {
+func (m *metrics) count(found *volume.Found) {
 	bad := len(found.Lost) + len(found.Foreign)
 	m.notRecovered.Add(float64(bad))
 	for i := range found.Volumes {

@@ -2,8 +2,9 @@
 // and unstages volumes for pods, in the kubelet's directory layout, with recovery from a crash at any moment.
 //
 // A Plugin needs neither a kubelet nor an API server: the caller gives it pods and what it has to know of their volumes. It does not watch anything, does not
-// write a Node or the status of a pod, and runs no containers. Package agent is a program around it, a node of a real API server. The parts are packages
-// of their own: volume (the manager), resolve (from a pod to its volumes), layout (names and paths), recovery (what is on disk), registration and driver.
+// write a Node or the status of a pod, and runs no containers. Module nodeagent is a program around it, a node of a real API server; package kubeapi has what a
+// Plugin asks of an API server. The parts that callers see are packages of their own: volume (the manager), resolve (from a pod to its volumes) and layout (names
+// and paths).
 package kubeletplugin
 
 import (
@@ -21,15 +22,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
-	"github.com/longshore-csi/longshore/kubeletplugin/driver"
 	"github.com/longshore-csi/longshore/kubeletplugin/fault"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/disk"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/driver"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/recovery"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/registration"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/selinux"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/stats"
 	"github.com/longshore-csi/longshore/kubeletplugin/layout"
-	"github.com/longshore-csi/longshore/kubeletplugin/recovery"
-	"github.com/longshore-csi/longshore/kubeletplugin/registration"
 	"github.com/longshore-csi/longshore/kubeletplugin/resolve"
-	"github.com/longshore-csi/longshore/kubeletplugin/stats"
 	"github.com/longshore-csi/longshore/kubeletplugin/volume"
 )
 
@@ -50,7 +51,7 @@ type Config struct {
 	Node string
 	// RootDir is the kubelet's root directory: an absolute path. Several plugins can run in one process, each with a directory of its own.
 	RootDir string
-	// Objects are what Kubernetes knows of the volumes of pods: resolve.Live or resolve.Static, for instance.
+	// Objects are what Kubernetes knows of the volumes of pods: those of resolve.Static, or kubeapi.Objects, for instance.
 	Objects resolve.Objects
 	// Secrets reads secrets for calls to drivers; nil: a volume that names one cannot be used.
 	Secrets volume.Secrets
@@ -74,7 +75,7 @@ type Config struct {
 	// Exhausted is called when NodeStageVolume or NodePublishVolume of a driver returns RESOURCE_EXHAUSTED: its volume limit may have changed, and Refresh reads
 	// it. It must not block; nil is allowed.
 	Exhausted func(driver string)
-	// Events are told what pods wait for; nil for nobody.
+	// Events are told what pods wait for, and when the health of a volume changes; nil for nobody.
 	Events volume.Events
 	// Changed is called with the UID of a pod one of whose volumes was published, unpublished, or failed to. It must not block; nil is allowed.
 	Changed func(types.UID)
@@ -83,11 +84,11 @@ type Config struct {
 	// RegistryDirs are watched for registration sockets besides plugins_registry below RootDir.
 	RegistryDirs []string
 	// Inotify is an inotify instance to share with other plugins of the process; nil for one of its own.
-	Inotify *registration.Inotify
+	Inotify *Inotify
 	// Dial connects to a driver's endpoint, for drivers in the same process. Nil, or if it returns neither a connection nor an error: gRPC over its socket.
 	Dial func(endpoint string) (grpc.ClientConnInterface, error)
 	// Mounts lists mount points; nil means those of the host.
-	Mounts recovery.Mounts
+	Mounts volume.MountTable
 	// FileLabel returns the SELinux label of the files that a container with the given options may use, empty if there is none; nil means the policy of
 	// the host, if SELinux is enabled there.
 	FileLabel func(*corev1.SELinuxOptions) string
@@ -101,8 +102,6 @@ type Config struct {
 	// StatsInterval is how often drivers are asked for the usage and the health of each published volume, and up to as long again at random; 1 minute if
 	// zero, never if negative.
 	StatsInterval time.Duration
-	// Conditions are told when the health of a volume changes; nil for nobody.
-	Conditions stats.Events
 	// Registerer receives metrics; nil for none. Plugins that share one wrap it with a label each.
 	Registerer prometheus.Registerer
 	// Fault stops the work at named points in crash tests.
@@ -138,8 +137,8 @@ type Plugin struct {
 
 	mu sync.Mutex
 	// lost and foreign are what no record explains.
-	lost    []recovery.Lost
-	foreign []recovery.Foreign
+	lost    []volume.Lost
+	foreign []volume.Foreign
 	// left has, by pod, the volumes that it had, until they are unstaged.
 	left map[types.UID][]string
 	// changed is closed at the next change of any volume.
@@ -169,7 +168,7 @@ func New(cfg Config) (*Plugin, error) {
 		Objects: cfg.Objects, Allowed: cfg.Allowed, NoAttach: cfg.noAttach(), SelfAttach: cfg.SelfAttach, StatusKnown: cfg.StatusKnown, FileLabel: cfg.fileLabel(),
 	})
 	var err error
-	if p.watcher, err = registration.New(registration.Config{Dir: p.root.Registry(), ExtraDirs: cfg.RegistryDirs, Inotify: cfg.Inotify, Handler: p.handler}); err != nil {
+	if p.watcher, err = registration.New(registration.Config{Dir: p.root.Registry(), ExtraDirs: cfg.RegistryDirs, Inotify: cfg.Inotify.get(), Handler: p.handler}); err != nil {
 		return nil, fmt.Errorf("configure CSI volume plugin: %w", err)
 	}
 	p.volumes, err = volume.New(volume.Config{
@@ -191,7 +190,7 @@ func (p *Plugin) makeCollector() (err error) {
 		return nil
 	}
 	p.collector, err = stats.New(stats.Config{
-		Published: p.volumes.Published, Drivers: drivers{p.registry}, Events: p.cfg.Conditions, Interval: p.cfg.StatsInterval, Clock: p.cfg.Clock,
+		Published: p.volumes.Published, Drivers: drivers{p.registry}, Events: p.cfg.Events, Interval: p.cfg.StatsInterval, Clock: p.cfg.Clock,
 	})
 	return err
 }
@@ -260,7 +259,7 @@ func (p *Plugin) Resolve(ctx context.Context, pod *corev1.Pod) ([]volume.Publica
 }
 
 // Usage lists the usage and the health of published volumes, as drivers have reported them.
-func (p *Plugin) Usage() []stats.Result {
+func (p *Plugin) Usage() []volume.Usage {
 	if p.collector == nil {
 		return nil
 	}
@@ -272,14 +271,30 @@ type State struct {
 	// Drivers are the names of the registered drivers.
 	Drivers []string `json:"drivers"`
 	// Registrations are the registration sockets.
-	Registrations []registration.Status `json:"registrations"`
+	Registrations []Registration `json:"registrations"`
 	// Volumes are all volumes of the node.
 	Volumes []volume.Dump `json:"volumes"`
 }
 
+// Registration is the state of a registration socket.
+type Registration struct {
+	// Path of the registration socket.
+	Path string `json:"path"`
+	// Driver is the name it gave, empty before it answered.
+	Driver string `json:"driver,omitempty"`
+	// Registered is true once the registrar was notified of it.
+	Registered bool `json:"registered"`
+	// Problem is why it is not registered; empty if nothing has failed.
+	Problem string `json:"problem,omitempty"`
+}
+
 // State returns the present state.
 func (p *Plugin) State() State {
-	return State{Drivers: p.registry.Names(), Registrations: p.watcher.Status(), Volumes: p.volumes.Dump()}
+	s := State{Drivers: p.registry.Names(), Volumes: p.volumes.Dump(), Registrations: []Registration{}}
+	for _, r := range p.watcher.Status() {
+		s.Registrations = append(s.Registrations, Registration(r))
+	}
+	return s
 }
 
 // podChanged tells that a volume of a pod has changed.

@@ -23,8 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/longshore-csi/longshore/csikittest/csitest"
-	"github.com/longshore-csi/longshore/kubeletplugin/driver"
-	"github.com/longshore-csi/longshore/kubeletplugin/recovery"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/driver"
 	"github.com/longshore-csi/longshore/kubeletplugin/resolve"
 	"github.com/longshore-csi/longshore/kubeletplugin/volume"
 )
@@ -84,7 +83,7 @@ func (m *machine) start() {
 	cfg := Config{
 		Node: "node-1", RootDir: m.root, Objects: m.objects, Timeout: patience, StatsInterval: -1,
 		Dial:   func(string) (grpc.ClientConnInterface, error) { return m.driver.Conn(), nil },
-		Mounts: func(string) ([]recovery.Mount, error) { return nil, nil },
+		Mounts: func(string) ([]volume.MountPoint, error) { return nil, nil },
 	}
 	if m.config != nil {
 		m.config(&cfg)

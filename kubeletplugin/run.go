@@ -15,7 +15,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
-	"github.com/longshore-csi/longshore/kubeletplugin/recovery"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/recovery"
+	"github.com/longshore-csi/longshore/kubeletplugin/volume"
 )
 
 // lockName is the file that keeps two plugins from working below one root directory. A kubelet does not know it.
@@ -92,7 +93,7 @@ func (p *Plugin) end() { p.ending.Do(func() { close(p.ended) }) }
 // Open takes the root directory for this process, and takes over the volumes that an earlier one has left there; nothing is unmounted yet. Callers for which
 // the order of things matters call Open, RunDrivers, RunVolumes and Close in place of Start. The result says what was found on disk: pods that are not there any
 // more have to be given to Unmount.
-func (p *Plugin) Open(ctx context.Context) (*recovery.Result, error) {
+func (p *Plugin) Open(ctx context.Context) (*volume.Found, error) {
 	unlock, err := lockRoot(p.cfg.RootDir)
 	if err != nil {
 		return nil, err

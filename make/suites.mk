@@ -74,9 +74,9 @@ soak-snapshot-leaks:
 # Their directories need not outlive the machine, and fsync of a disk would take most of the time.
 IN_MEMORY = $(if $(wildcard /dev/shm/.),TMPDIR=/dev/shm GOTMPDIR=$(or $(TMPDIR),/tmp))
 soak-model:
-	cd kubeletplugin && $(IN_MEMORY) SEED=$(soak_seed) MODEL_STEPS=$(or $(N),20000) go test -count=1 -v -run '^TestModel$$' -timeout 1h ./internal/agent | grep -v '^=== '
+	cd nodeagent && $(IN_MEMORY) SEED=$(soak_seed) MODEL_STEPS=$(or $(N),20000) go test -count=1 -v -run '^TestModel$$' -timeout 1h ./internal/agent | grep -v '^=== '
 soak-mutants:
-	cd kubeletplugin && $(IN_MEMORY) SEED=$(soak_seed) MUTANTS=$(or $(N),1000) go test -count=1 -v -run '^TestMutants$$' -timeout 2h ./internal/agent | grep -v '^=== '
+	cd nodeagent && $(IN_MEMORY) SEED=$(soak_seed) MUTANTS=$(or $(N),1000) go test -count=1 -v -run '^TestMutants$$' -timeout 2h ./internal/agent | grep -v '^=== '
 # N is in seconds.
 soak-hostile:
 	cd hostpathdriver && SEED=$(soak_seed) HOSTILE_SECONDS=$(or $(N),300) go test -count=1 -v -run '^TestHostileTenant$$' -timeout 2h . | grep -v '^=== '

@@ -22,7 +22,7 @@ TESTALSO_resizer = $(filter-out -race,$(TESTFLAGS)) -run '^TestWalk$$' . -walk.s
 # Walks have the same seeds each time (docs/testing.md): only more steps, and a new seed, see more.
 WALKSTEPS = $(if $(LONGSHORE_EXHAUSTIVE),10000,3000)
 # The table of requirements names tests of other modules, whose files a cached result does not depend on.
-TESTALSO_kubeletplugin = $(TESTFLAGS) -count=1 -run '^TestRequirements$$' .
+TESTALSO_nodeagent = $(TESTFLAGS) -count=1 -run '^TestRequirements$$' .
 TESTALSO_snapshotcontroller = $(TESTALSO_resizer)
 TESTALSO_snapshotter = $(TESTALSO_resizer)
 # Its tales wait for disks most of the time.
@@ -40,7 +40,7 @@ LONGEST := e2e hostpathdriver
 # The parts of `make test` for CI, which runs the last beside kind clusters, and the first beside the builds of what the second needs: programs
 # that are not of this tree. Loop devices are the machine's: kubelets in containers detach them by their numbers, which may be those of a test's devices by then.
 ON_CLUSTERS := e2e devcluster
-WITH_DEVICES := hostpathdriver driverkit driverkit/drivertest kubeletplugin hostpathdriver/test/sanity $(filter examples/%,$(MODULES))
+WITH_DEVICES := hostpathdriver driverkit driverkit/drivertest kubeletplugin nodeagent hostpathdriver/test/sanity $(filter examples/%,$(MODULES))
 # One module at a time in each: CI runs two of them beside each other, and go test has two processes for each module.
 .PHONY: test-with-devices test-on-clusters test-without-devices
 test-with-devices test-on-clusters test-without-devices: TESTJOBS := 1

@@ -10,8 +10,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/longshore-csi/longshore/csikit/kube"
 )
 
 // Objects are what Kubernetes knows of the volumes of pods.
@@ -25,32 +23,6 @@ type Objects interface {
 	// Node returns this node's object, whose labels the affinity of volumes is about; nil if it is not known.
 	Node() *corev1.Node
 }
-
-// Live are the Objects of an API server.
-type Live struct {
-	// API reads claims and PersistentVolumes one at a time, which is all that a node may do.
-	API kube.Client
-	// CSIDriver returns a CSIDriver object, which is watched; nil if there is none.
-	CSIDriver func(name string) *storagev1.CSIDriver
-	// Self returns this node's object, which is watched; nil if it is not known.
-	Self func() *corev1.Node
-}
-
-// Claim implements Objects.
-func (l Live) Claim(ctx context.Context, namespace, name string) (*corev1.PersistentVolumeClaim, error) {
-	return l.API.PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
-}
-
-// Volume implements Objects.
-func (l Live) Volume(ctx context.Context, name string) (*corev1.PersistentVolume, error) {
-	return l.API.PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
-}
-
-// Driver implements Objects.
-func (l Live) Driver(name string) *storagev1.CSIDriver { return l.CSIDriver(name) }
-
-// Node implements Objects.
-func (l Live) Node() *corev1.Node { return l.Self() }
 
 // Static are Objects without an API server. The zero value has none. It is safe for concurrent use.
 type Static struct {

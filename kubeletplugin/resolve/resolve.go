@@ -21,7 +21,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/oneline"
-	"github.com/longshore-csi/longshore/kubeletplugin/unsupported"
 	"github.com/longshore-csi/longshore/kubeletplugin/volume"
 )
 
@@ -152,7 +151,7 @@ func (r *Resolver) volume(ctx context.Context, pod *corev1.Pod, v *corev1.Volume
 	if v.CSI != nil {
 		return r.inline(pod, v, block)
 	}
-	q := unsupported.Request{Pod: pod, Volume: v, SelfAttach: r.cfg.SelfAttach || r.cfg.NoAttach}
+	q := request{Pod: pod, Volume: v, SelfAttach: r.cfg.SelfAttach || r.cfg.NoAttach}
 	claim, readOnly := claimOf(pod, v)
 	if claim != "" {
 		var problem *Problem
@@ -169,8 +168,8 @@ func (r *Resolver) volume(ctx context.Context, pod *corev1.Pod, v *corev1.Volume
 }
 
 // findings lists what the volume asks for although the agent does not do it, or the problem if the pod has to wait.
-func findings(q *unsupported.Request) ([]unsupported.Finding, *Problem) {
-	found := unsupported.Find(q)
+func findings(q *request) ([]volume.Unsupported, *Problem) {
+	found := findUnsupported(q)
 	for _, f := range found {
 		if f.Refused {
 			return nil, &Problem{Reason: f.Reason, Err: errors.New(f.Message), Feature: f.Feature}
@@ -187,7 +186,7 @@ func (r *Resolver) inline(pod *corev1.Pod, v *corev1.Volume, block bool) (*volum
 	if block {
 		return nil, &Problem{Reason: ReasonFailedMap, Err: fmt.Errorf("an inline volume cannot be a block device")}
 	}
-	q := unsupported.Request{Pod: pod, Volume: v, Driver: r.cfg.Objects.Driver(name)}
+	q := request{Pod: pod, Volume: v, Driver: r.cfg.Objects.Driver(name)}
 	if err := lifecycle(q.Driver, name, storagev1.VolumeLifecycleEphemeral); err != nil {
 		return nil, failedMount(err)
 	}
@@ -200,7 +199,7 @@ func (r *Resolver) inline(pod *corev1.Pod, v *corev1.Volume, block bool) (*volum
 	return p, nil
 }
 
-func (r *Resolver) persistent(q *unsupported.Request, block bool) (*volume.Publication, *Problem) {
+func (r *Resolver) persistent(q *request, block bool) (*volume.Publication, *Problem) {
 	if problem := checkMode(q.PV, block); problem != nil {
 		return nil, problem
 	}

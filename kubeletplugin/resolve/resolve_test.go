@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
+	"github.com/longshore-csi/longshore/kubeletplugin/kubeapi"
 	"github.com/longshore-csi/longshore/kubeletplugin/layout"
 	"github.com/longshore-csi/longshore/kubeletplugin/volume"
 )
@@ -100,7 +101,7 @@ func generic() corev1.VolumeSource {
 func resolver(c *kubetest.Cluster, d *storagev1.CSIDriver) *Resolver {
 	return New(Config{
 		StatusKnown: true,
-		Objects: Live{
+		Objects: kubeapi.Objects{
 			API: c.Client(), CSIDriver: func(string) *storagev1.CSIDriver { return d }, Self: func() *corev1.Node { return &corev1.Node{} },
 		},
 	})

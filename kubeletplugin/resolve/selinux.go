@@ -7,13 +7,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
-
-	"github.com/longshore-csi/longshore/kubeletplugin/unsupported"
 )
 
 // seLinuxContext is the context with which a volume is mounted (KEP-1710); empty if it is mounted without. Where the containers of the pod that
 // mount the volume have several contexts, it cannot be mounted.
-func (r *Resolver) seLinuxContext(q *unsupported.Request) (string, error) {
+func (r *Resolver) seLinuxContext(q *request) (string, error) {
 	if r.cfg.FileLabel == nil || !asksForContext(q) {
 		return "", nil
 	}
@@ -30,7 +28,7 @@ func (r *Resolver) seLinuxContext(q *unsupported.Request) (string, error) {
 
 // asksForContext reports whether the driver mounts with a context and the pod wants that. It is done for volumes with a file system, as in a kubelet since 1.37, where
 // the feature gate SELinuxMount is on.
-func asksForContext(q *unsupported.Request) bool {
+func asksForContext(q *request) bool {
 	d, c := q.Driver, q.Pod.Spec.SecurityContext
 	if d == nil || d.Spec.SELinuxMount == nil || !*d.Spec.SELinuxMount || isBlock(q.PV) {
 		return false

@@ -11,7 +11,7 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/kubeletplugin/fault"
-	"github.com/longshore-csi/longshore/kubeletplugin/fsgroup"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/fsgroup"
 )
 
 // A pod gets an event about a change of the group that takes long: first after groupPatience, then every groupInterval, as from a
@@ -74,7 +74,7 @@ func (m *Manager) walk(ctx context.Context, change fsgroup.Change, files *atomic
 	}
 	ended := make(chan outcome, 1)
 	go func() {
-		done, err := m.cfg.ChangeGroup(ctx, change, files)
+		done, err := m.cfg.changeGroup(ctx, change, files)
 		ended <- outcome{done, err}
 	}()
 	select {

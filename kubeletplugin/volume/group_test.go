@@ -17,8 +17,8 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/longshore-csi/longshore/csikittest/csitest"
-	"github.com/longshore-csi/longshore/kubeletplugin/fsgroup"
-	"github.com/longshore-csi/longshore/kubeletplugin/recovery"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/fsgroup"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/recovery"
 	"github.com/longshore-csi/longshore/kubeletplugin/volume"
 )
 
@@ -216,7 +216,7 @@ func TestGroupAfterARestart(t *testing.T) {
 				w.expectPublished(p, running)
 				w.halt()
 				w.expectCalls("before the restart", "NodeStageVolume", "NodePublishVolume")
-				found, err := recovery.Scan(w.root, func(string) ([]recovery.Mount, error) { return nil, nil })
+				found, err := recovery.Scan(w.root, func(string) ([]volume.MountPoint, error) { return nil, nil })
 				if err != nil {
 					t.Fatal(err)
 				}

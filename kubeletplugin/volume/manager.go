@@ -17,8 +17,8 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/longshore-csi/longshore/kubeletplugin/fault"
-	"github.com/longshore-csi/longshore/kubeletplugin/fsgroup"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/disk"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/fsgroup"
 	"github.com/longshore-csi/longshore/kubeletplugin/layout"
 )
 
@@ -58,8 +58,8 @@ type Config struct {
 	Clock clock.Clock
 	// Spread returns random numbers in [0, 1) for the backoff; nil means math/rand.
 	Spread func() float64
-	// ChangeGroup changes the group of files, and counts them; nil means fsgroup.Apply.
-	ChangeGroup func(ctx context.Context, c fsgroup.Change, files *atomic.Int64) (fsgroup.Result, error)
+	// changeGroup changes the group of files, and counts them; nil means fsgroup.Apply.
+	changeGroup func(ctx context.Context, c fsgroup.Change, files *atomic.Int64) (fsgroup.Result, error)
 	// Fault stops the work at named points in crash tests.
 	Fault fault.Hook
 }
@@ -92,8 +92,8 @@ func New(cfg Config) (*Manager, error) {
 	if cfg.SyncInterval == 0 {
 		cfg.SyncInterval = time.Minute
 	}
-	if cfg.ChangeGroup == nil {
-		cfg.ChangeGroup = fsgroup.Apply
+	if cfg.changeGroup == nil {
+		cfg.changeGroup = fsgroup.Apply
 	}
 	if cfg.Clock == nil {
 		cfg.Clock = clock.RealClock{}

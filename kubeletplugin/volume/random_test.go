@@ -20,10 +20,10 @@ import (
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/csikittest/seeds"
 	"github.com/longshore-csi/longshore/kubeletplugin/fault"
-	"github.com/longshore-csi/longshore/kubeletplugin/fsgroup"
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/disk"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/fsgroup"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/recovery"
 	"github.com/longshore-csi/longshore/kubeletplugin/layout"
-	"github.com/longshore-csi/longshore/kubeletplugin/recovery"
 	"github.com/longshore-csi/longshore/kubeletplugin/volume"
 )
 
@@ -233,7 +233,7 @@ func (g *gambler) isGrouped(path string) (is bool) {
 func (g *gambler) restart() {
 	g.halt()
 	g.set(func() { g.crashed, g.crashAt = false, "" })
-	found, err := recovery.Scan(g.root, func(string) ([]recovery.Mount, error) { return nil, nil })
+	found, err := recovery.Scan(g.root, func(string) ([]volume.MountPoint, error) { return nil, nil })
 	if err != nil {
 		g.t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/longshore-csi/longshore/csikittest/csitest"
-	"github.com/longshore-csi/longshore/kubeletplugin/recovery"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/recovery"
 	"github.com/longshore-csi/longshore/kubeletplugin/volume"
 )
 
@@ -37,7 +37,7 @@ func (w *world) expectEvent(part string) {
 func (w *world) restart() {
 	w.t.Helper()
 	w.halt()
-	found, err := recovery.Scan(w.root, func(string) ([]recovery.Mount, error) { return nil, nil })
+	found, err := recovery.Scan(w.root, func(string) ([]volume.MountPoint, error) { return nil, nil })
 	if err != nil {
 		w.t.Fatal(err)
 	}

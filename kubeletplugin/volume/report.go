@@ -29,6 +29,12 @@ const (
 	ReasonGroupInProgress = "VolumePermissionChangeInProgress"
 	// ReasonGroupRefused is the reason of an event about files whose group cannot be changed.
 	ReasonGroupRefused = "VolumePermissionChangeRefused"
+	// ReasonAbnormal is the kubelet's reason of an event about a volume that has a problem.
+	ReasonAbnormal = "VolumeConditionAbnormal"
+	// ReasonNormal is the reason of an event about a volume that is well again.
+	ReasonNormal = "VolumeConditionNormal"
+	// ReasonUnsupported is the reason of an event about a feature without which a pod runs.
+	ReasonUnsupported = "UnsupportedVolumeFeature"
 
 	// quietFailures is how many failures that go away by themselves are not worth an event.
 	quietFailures = 8

@@ -17,7 +17,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/redact"
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
-	"github.com/longshore-csi/longshore/kubeletplugin/fsgroup"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/fsgroup"
 	"github.com/longshore-csi/longshore/kubeletplugin/volume"
 )
 

@@ -6,7 +6,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/longshore-csi/longshore/csikit/outcome"
-	"github.com/longshore-csi/longshore/kubeletplugin/fsgroup"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/fsgroup"
 )
 
 // result is how a step ended.

@@ -124,10 +124,18 @@ func (w *world) expectNotOnDisk(secret string) {
 func TestTokensFail(t *testing.T) {
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "serviceaccounts"}, "sa", errors.New("no relationship found"))
 	away := &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusServiceUnavailable, Message: "away"}}
-	for name, err := range map[string]error{"Forbidden": forbidden, "Away": away} {
+	event := `a FailedMount: MountVolume.SetUp failed for volume "v" : request token of service account "ns/sa" for audience "vault": `
+	for name, tc := range map[string]struct {
+		reason string
+		err    error
+		events []string
+	}{
+		"Forbidden": {reason: "a node gets its rights soon after the pod", err: forbidden},
+		"Away":      {reason: "each failure is an event", err: away, events: []string{event, event}},
+	} {
 		t.Run(name, func(t *testing.T) {
 			scenario(t, csitest.Options{}, func(t *testing.T, w *world) {
-				w.api.Inject(kubetest.Fault{Verb: "create", Resource: "serviceaccounts/token", Err: err, Times: 2})
+				w.api.Inject(kubetest.Fault{Verb: "create", Resource: "serviceaccounts/token", Err: tc.err, Times: 2})
 				p := w.withTokens(inlineOf("a", "v"))
 				w.m.Want(p)
 				w.expectPublished(p, false)
@@ -137,8 +145,7 @@ func TestTokensFail(t *testing.T) {
 				time.Sleep(time.Minute)
 				w.expectPublished(p, true)
 				w.expectCalls("the driver is called with the token alone", "NodePublishVolume")
-				event := `a FailedMount: MountVolume.SetUp failed for volume "v" : request token of service account "ns/sa" for audience "vault": `
-				w.expectEvents("each failure is an event", event, event)
+				w.expectEvents(tc.reason, tc.events...)
 			})
 		})
 	}

@@ -12,7 +12,6 @@ import (
 
 	"github.com/longshore-csi/longshore/kubeletplugin/internal/records"
 	"github.com/longshore-csi/longshore/kubeletplugin/layout"
-	"github.com/longshore-csi/longshore/kubeletplugin/unsupported"
 )
 
 // Volume is what is the same for all pods of the node that use a volume.
@@ -55,6 +54,18 @@ type Pod struct {
 	ServiceAccount string
 }
 
+// Unsupported is a feature that a volume asks for and does not get.
+type Unsupported struct {
+	// Feature is its name.
+	Feature string
+	// Reason is the event reason.
+	Reason string
+	// Message says what is asked for and what happens instead.
+	Message string
+	// Refused is true if the pod waits; otherwise it runs without the feature.
+	Refused bool
+}
+
 // Publication asks for a volume to be published for a pod.
 type Publication struct {
 	// Volume is the volume.
@@ -66,7 +77,7 @@ type Publication struct {
 	// PodVolumes are the names of the pod's volumes that are this one.
 	PodVolumes []string
 	// Unsupported is what the volume asks for although this agent does not do it.
-	Unsupported []unsupported.Finding
+	Unsupported []Unsupported
 	// ReadOnly is the readonly field of NodePublishVolume.
 	ReadOnly bool
 	// PodInfo adds the csi.storage.k8s.io keys about the pod to the volume_context.
@@ -205,7 +216,7 @@ type Tokens interface {
 	Forget(pod types.UID)
 }
 
-// Claims reads claims and PersistentVolumes and writes the status of claims; it is an expand.Client.
+// Claims reads claims and PersistentVolumes and writes the status of claims; kubeapi.Claims is one.
 type Claims interface {
 	// Claim returns a claim, nil if there is none with that UID; with cached it may be out of date.
 	Claim(ctx context.Context, namespace, name string, uid types.UID, cached bool) (*corev1.PersistentVolumeClaim, error)
@@ -224,6 +235,8 @@ type Events interface {
 	// Expansion sends an event about an expansion on a pod and on its claim: a warning unless the reason is
 	// ReasonExpanded.
 	Expansion(pod Pod, claim Claim, reason, message string)
+	// Condition sends an event on a pod about the condition of one of its volumes: a warning unless the reason is ReasonNormal.
+	Condition(pod Pod, reason, message string)
 }
 
 // stagingRecord returns the record of the volume staged for an attachment, nil if it needs none.

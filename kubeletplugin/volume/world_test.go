@@ -15,15 +15,13 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
 	"github.com/longshore-csi/longshore/kubeletplugin/fault"
-	"github.com/longshore-csi/longshore/kubeletplugin/fsgroup"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/expand"
-	"github.com/longshore-csi/longshore/kubeletplugin/internal/tokens"
+	"github.com/longshore-csi/longshore/kubeletplugin/internal/fsgroup"
+	"github.com/longshore-csi/longshore/kubeletplugin/kubeapi"
 	"github.com/longshore-csi/longshore/kubeletplugin/layout"
 	"github.com/longshore-csi/longshore/kubeletplugin/volume"
 )
@@ -52,7 +50,7 @@ type world struct {
 	secretErr  error
 	api        *kubetest.Cluster // has the claims and their PersistentVolumes
 	raiseErr   error
-	cache      *tokens.Cache
+	tokens     *kubeapi.Tokens
 	// afterLook runs between the look at volumesAttached and the use of what it found.
 	afterLook func()
 	// notAttachable is the handle of a volume that may leave volumesInUse while it is staged.
@@ -77,38 +75,25 @@ func newWorld(t testing.TB, o csitest.Options) *world {
 		t: t, root: layout.Root(t.TempDir()), driver: csitest.New(o), registered: true,
 		inUse: map[string]bool{}, grouped: map[string]bool{}, attached: map[string]*volume.Attachment{}, api: kubetest.New(),
 	}
-	cache, err := tokens.New(tokens.Config{Request: w.api.Client().RequestToken})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.cache = cache
+	w.tokens = kubeapi.NewTokens(w.api.Client())
 	w.m = w.manager()
 	return w
 }
-
-// podTokens requests tokens from the API server.
-type podTokens struct{ cache *tokens.Cache }
-
-func (p podTokens) Encoded(ctx context.Context, pod volume.Pod, requests []storagev1.TokenRequest) (string, error) {
-	return p.cache.Encoded(ctx, tokens.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ServiceAccount: pod.ServiceAccount}, requests)
-}
-
-func (p podTokens) Forget(uid types.UID) { p.cache.Forget(uid) }
 
 func (w *world) manager() *volume.Manager {
 	w.t.Helper()
 	m, err := volume.New(volume.Config{
 		Node: testNode, Root: w.root, Fault: w.fault,
-		Drivers: w, InUse: w, Attachments: w, Secrets: w, Events: w, Claims: expand.Client{API: w.api.Client()},
-		Measure:     func(x volume.Measurement) { w.set(func() { w.measured = append(w.measured, x) }) },
-		ChangeGroup: w.group, Tokens: podTokens{w.cache},
+		Drivers: w, InUse: w, Attachments: w, Secrets: w, Events: w, Claims: kubeapi.Claims{API: w.api.Client()},
+		Measure: func(x volume.Measurement) { w.set(func() { w.measured = append(w.measured, x) }) },
+		Tokens:  w.tokens,
 		Changed: func(uid types.UID) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.changed = append(w.changed, uid)
 		},
 		Spread: func() float64 { return 0.999 },
-	})
+	}.WithChangeGroup(w.group))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -248,6 +233,8 @@ func (w *world) Failed(pod volume.Pod, reason, message string) {
 }
 
 func (w *world) Mapped(pod volume.Pod, message string) { w.Failed(pod, volume.ReasonMapped, message) }
+
+func (w *world) Condition(volume.Pod, string, string) {}
 
 func (w *world) Expansion(pod volume.Pod, claim volume.Claim, reason, message string) {
 	w.Failed(pod, reason, message)

@@ -14,8 +14,8 @@ import (
 	"github.com/longshore-csi/longshore/attacher"
 	"github.com/longshore-csi/longshore/csikit/command"
 	"github.com/longshore-csi/longshore/hostpathdriver"
-	"github.com/longshore-csi/longshore/kubeletplugin/agent"
 	"github.com/longshore-csi/longshore/livenessprobe"
+	"github.com/longshore-csi/longshore/nodeagent"
 	"github.com/longshore-csi/longshore/provisioner"
 	"github.com/longshore-csi/longshore/registrar"
 	"github.com/longshore-csi/longshore/resizer"
@@ -31,7 +31,7 @@ type component interface {
 func all() map[string]component {
 	return map[string]component{
 		"csi-attacher":              command.New("csi-attacher", attacher.NewOptions, attacher.Run),
-		"csi-node-agent":            command.New("csi-node-agent", agent.NewOptions, agent.Run),
+		"csi-node-agent":            command.New("csi-node-agent", nodeagent.NewOptions, nodeagent.Run),
 		"csi-node-driver-registrar": command.New("csi-node-driver-registrar", registrar.NewOptions, registrar.Run),
 		"csi-nodes":                 command.New("csi-nodes", newNodesOptions, runNodes),
 		"csi-provisioner":           command.New("csi-provisioner", provisioner.NewOptions, provisioner.Run),

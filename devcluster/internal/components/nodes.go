@@ -8,16 +8,16 @@ import (
 	"path/filepath"
 
 	"github.com/longshore-csi/longshore/hostpathdriver"
-	"github.com/longshore-csi/longshore/kubeletplugin/agent"
+	"github.com/longshore-csi/longshore/nodeagent"
 )
 
 // nodesOptions are those of the node agent, and where the reference drivers of its nodes keep their volumes.
 type nodesOptions struct {
-	agent.Options
+	nodeagent.Options
 	stateDir string
 }
 
-func newNodesOptions() nodesOptions { return nodesOptions{Options: agent.NewOptions()} }
+func newNodesOptions() nodesOptions { return nodesOptions{Options: nodeagent.NewOptions()} }
 
 // AddFlags binds the flags to the fields.
 func (o *nodesOptions) AddFlags(fs *flag.FlagSet) {
@@ -27,16 +27,16 @@ func (o *nodesOptions) AddFlags(fs *flag.FlagSet) {
 
 // runNodes is the node agent with a reference driver for each node in the same process.
 func runNodes(ctx context.Context, o nodesOptions) error {
-	o.Drivers = func(node, rootDir string) []agent.Driver {
+	o.Drivers = func(node, rootDir string) []nodeagent.Driver {
 		d := hostpathdriver.NewOptions()
 		socket := filepath.Join(rootDir, "plugins", d.DriverName, "csi.sock")
 		d.Mode, d.NodeID, d.StateDir, d.Endpoint = hostpathdriver.ModeNode, node, o.stateDir, "unix://"+socket
-		return []agent.Driver{{Name: d.DriverName, Endpoint: d.Endpoint, Run: func(ctx context.Context) error {
+		return []nodeagent.Driver{{Name: d.DriverName, Endpoint: d.Endpoint, Run: func(ctx context.Context) error {
 			if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil { //nolint:gosec // as a kubelet makes it
 				return fmt.Errorf("make the directory of the driver's socket: %w", err)
 			}
 			return hostpathdriver.Run(ctx, d)
 		}}}
 	}
-	return agent.Run(ctx, o.Options)
+	return nodeagent.Run(ctx, o.Options)
 }

@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/longshore-csi/longshore/csikittest/csitest"
-	"github.com/longshore-csi/longshore/kubeletplugin/agent"
+	"github.com/longshore-csi/longshore/nodeagent"
 	"github.com/longshore-csi/longshore/registrar"
 )
 
@@ -64,10 +64,10 @@ func newSmallNode(t *testing.T, name string, change func(*registrar.Options)) *s
 	if err != nil {
 		t.Fatal(err)
 	}
-	options := agent.NewOptions()
+	options := nodeagent.NewOptions()
 	options.NodeName, options.RootDir, options.NodeIP, options.Kube.Kubeconfig = name, root, "10.0.0.1", kubeconfig
 	t.Cleanup(n.remove)
-	background(t, "node agent", func(ctx context.Context) error { return agent.Run(ctx, options) })
+	background(t, "node agent", func(ctx context.Context) error { return nodeagent.Run(ctx, options) })
 
 	o := registrar.NewOptions()
 	o.CSI.Address = n.driver.Serve(t)
@@ -278,13 +278,13 @@ func TestManyNodes(t *testing.T) {
 		Controller: []csi.ControllerServiceCapability_RPC_Type{csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME}, // it does not attach
 	})}
 	first.createObject()
-	o := agent.NewOptions()
+	o := nodeagent.NewOptions()
 	o.Nodes, o.NodePrefix, o.FirstNode, o.RootDir, o.NodeIP, o.Kube.Kubeconfig = 3, "many", 5, root, "10.0.0.1", kubeconfig
-	o.Drivers = func(node, _ string) []agent.Driver {
+	o.Drivers = func(node, _ string) []nodeagent.Driver {
 		if node == first.name {
 			return nil
 		}
-		return []agent.Driver{{Name: first.driverName(), Conn: first.driver.OnNode(node, nil).Conn()}}
+		return []nodeagent.Driver{{Name: first.driverName(), Conn: first.driver.OnNode(node, nil).Conn()}}
 	}
 	nodes := []string{"many-5", "many-6", "many-7"}
 	t.Cleanup(func() {
@@ -292,7 +292,7 @@ func TestManyNodes(t *testing.T) {
 			(&smallNode{name: node, client: first.client}).remove()
 		}
 	})
-	background(t, "node agent", func(ctx context.Context) error { return agent.Run(ctx, o) })
+	background(t, "node agent", func(ctx context.Context) error { return nodeagent.Run(ctx, o) })
 	namespace := createSpace(t)
 	first.createClaim(namespace)
 	r := registrar.NewOptions()

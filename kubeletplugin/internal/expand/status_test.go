@@ -2,7 +2,6 @@ package expand
 
 import (
 	"encoding/json"
-	"errors"
 	"testing"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
 )
@@ -80,23 +80,25 @@ func TestPatches(t *testing.T) {
 			}
 			tc.claim.ResourceVersion = ""
 			cluster := kubetest.New(tc.claim)
-			c := Client{API: cluster.Client()}
-			stored, err := c.Claim(t.Context(), "ns", "data", "uid-1", false)
-			if err != nil || stored == nil {
-				t.Fatal(stored, err)
+			claims := cluster.Client().PersistentVolumeClaims("ns")
+			stored, err := claims.Get(t.Context(), "data", metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
 			}
 			if patch, err = tc.patch(stored); err != nil {
 				t.Fatal(err)
 			}
-			got, err := c.Write(t.Context(), stored, patch)
-			if err != nil {
-				t.Fatal(err)
+			got := stored
+			if patch != nil {
+				if got, err = claims.Patch(t.Context(), "data", types.MergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
+					t.Fatal(err)
+				}
 			}
 			want := tc.want.DeepCopy()
 			if diff := cmp.Diff(normal(want.Status), normal(got.Status)); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", tc.reason, diff)
 			}
-			if _, err := c.Write(t.Context(), stored, patch); !apierrors.IsConflict(err) {
+			if _, err := claims.Patch(t.Context(), "data", types.MergePatchType, patch, metav1.PatchOptions{}, "status"); !apierrors.IsConflict(err) {
 				t.Errorf("a claim that has changed was written: %v, want a conflict", err)
 			}
 		})
@@ -113,38 +115,4 @@ func normal(s corev1.PersistentVolumeClaimStatus) (out map[string]any) {
 		panic(err)
 	}
 	return out
-}
-
-// TestClientFindsNothing: what is gone, or was made again, is not expanded, and is no error.
-func TestClientFindsNothing(t *testing.T) {
-	claim := testClaim(func(c *corev1.PersistentVolumeClaim) { c.ResourceVersion, c.Spec.VolumeName = "", "pv-1" })
-	pv := testPV(gi)
-	pv.Name, pv.Spec.ClaimRef = "pv-1", &corev1.ObjectReference{UID: "another"}
-	cluster := kubetest.New(claim, pv)
-	c := Client{API: cluster.Client()}
-	for _, uid := range []string{"uid-1", "uid-2"} {
-		got, err := c.Claim(t.Context(), "ns", "data", claim.UID, true)
-		if uid == "uid-2" {
-			got, err = c.Claim(t.Context(), "ns", "data", "uid-2", true)
-		}
-		if err != nil || (got != nil) != (uid == "uid-1") {
-			t.Errorf("claim with UID %s: got %v, %v", uid, got, err)
-		}
-	}
-	if got, err := c.Claim(t.Context(), "ns", "other", "uid-1", false); got != nil || err != nil {
-		t.Errorf("a claim that does not exist: got %v, %v", got, err)
-	}
-	if got, err := c.Volume(t.Context(), claim); got != nil || err != nil {
-		t.Errorf("a volume of another claim: got %v, %v", got, err)
-	}
-	if got, err := c.Write(t.Context(), claim, nil); got != claim || err != nil {
-		t.Errorf("no patch: got %v, %v", got, err)
-	}
-	cluster.Fail("get", "", errors.New("away"), 0)
-	if _, err := c.Claim(t.Context(), "ns", "data", "uid-1", false); err == nil {
-		t.Error("a claim that cannot be read is not one that is gone")
-	}
-	if _, err := c.Volume(t.Context(), claim); err == nil {
-		t.Error("a volume that cannot be read is not one that is gone")
-	}
 }

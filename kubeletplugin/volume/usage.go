@@ -1,0 +1,29 @@
+package volume
+
+// Space is how much of a resource a volume has.
+type Space struct {
+	// Capacity, Used and Available are numbers of bytes or inodes.
+	Capacity, Used, Available int64
+}
+
+// Condition is a problem of a volume, as its driver reports it (CSI v1.13, "NodeGetVolumeHealth").
+type Condition struct {
+	// Reason is one word in CamelCase; empty for a driver that reports by VolumeCondition.
+	Reason string
+	// Message is for people.
+	Message string
+}
+
+// Usage is what a driver has reported of a volume of a pod.
+type Usage struct {
+	Published
+
+	// Bytes and Inodes are nil where the driver has not told.
+	Bytes, Inodes *Space
+	// Health says that the driver reports conditions.
+	Health bool
+	// Conditions are the present problems, in the driver's order.
+	Conditions []Condition
+	// Err is why the last call has failed; the rest is of the last one that has not. Nil if it has not failed.
+	Err error
+}

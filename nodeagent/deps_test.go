@@ -1,0 +1,27 @@
+package nodeagent
+
+import (
+	"testing"
+
+	"github.com/longshore-csi/longshore/csikittest/commandtest"
+)
+
+// TestDependencies keeps out what would make the binary large or tie it to its siblings.
+func TestDependencies(t *testing.T) {
+	const project = "github.com/longshore-csi/longshore"
+	commandtest.Links(t, "./cmd/csi-node-agent", map[string]string{
+		"k8s.io/kubernetes":                     "the kubelet is what this module replaces",
+		"k8s.io/client-go/kubernetes":           "the whole clientset costs about 10 MiB of memory",
+		"k8s.io/client-go/informers":            "links the whole clientset",
+		"k8s.io/client-go/tools/leaderelection": "links the whole clientset, and there is one agent per node",
+		"k8s.io/apiserver":                      "the server is not needed to talk to it",
+		"k8s.io/component-base":                 "flags, logs and metrics are csikit's",
+		"sigs.k8s.io/controller-runtime":        "reconciling is csikit's",
+		"testing":                               "its flags would show up in --help",
+		project:                                 "modules do not import their siblings",
+		project + "/nodeagent":                  commandtest.Allowed,
+		project + "/kubeletplugin":              commandtest.Allowed,
+		project + "/csikit":                     commandtest.Allowed,
+		project + "/csikittest":                 "it is for tests",
+	})
+}

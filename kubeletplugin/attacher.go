@@ -85,6 +85,8 @@ type attacher struct {
 // attached is a volume that is, or may be, attached.
 type attached struct {
 	volume, driver, handle string
+	// name is that of the attachment, and of its record.
+	name string
 
 	// call is held while the driver's controller is called for the volume. It guards what follows.
 	call       sync.Mutex
@@ -121,7 +123,7 @@ func (a *attacher) open() ([]volume.Recovered, error) {
 	all := make([]volume.Recovered, 0, len(found))
 	for _, r := range found {
 		name := layout.Unique(r.Driver, r.Handle)
-		a.volumes[name] = &attached{volume: name, driver: r.Driver, handle: r.Handle, uid: r.UID, detaching: r.Deleting != ""}
+		a.volumes[name] = &attached{volume: name, driver: r.Driver, handle: r.Handle, name: layout.Attachment(r.Handle, r.Driver, a.node), uid: r.UID, detaching: r.Deleting != ""}
 		all = append(all, volume.Recovered{Volume: volume.Volume{Name: name, Driver: r.Driver, Handle: r.Handle, Attachable: true}})
 	}
 	return all, nil
@@ -136,7 +138,7 @@ func (a *attacher) Raise(_ context.Context, name string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.volumes[name] == nil {
-		a.volumes[name] = &attached{volume: name, driver: driver, handle: handle}
+		a.volumes[name] = &attached{volume: name, driver: driver, handle: handle, name: layout.Attachment(handle, driver, a.node)}
 	}
 	a.volumes[name].leaving = false
 	return nil
@@ -198,7 +200,7 @@ func (a *attacher) named(name string) *attached {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, at := range a.volumes {
-		if layout.Attachment(at.handle, at.driver, a.node) == name {
+		if at.name == name {
 			return at
 		}
 	}
@@ -282,7 +284,7 @@ func (a *attacher) unpublish(ctx context.Context, at *attached) error {
 	if err := a.calls.Unpublish(ctx, at.driver, at.handle); err != nil {
 		return err
 	}
-	if err := records.RemoveAttachment(a.dir, layout.Attachment(at.handle, at.driver, a.node)); err != nil {
+	if err := records.RemoveAttachment(a.dir, at.name); err != nil {
 		return err
 	}
 	at.uid, at.detaching = "", false
@@ -291,7 +293,7 @@ func (a *attacher) unpublish(ctx context.Context, at *attached) error {
 
 // record writes the record of a volume.
 func (a *attacher) record(at *attached, uid, deleting types.UID) error {
-	r := records.Attachment{Driver: at.driver, Handle: at.handle, Name: layout.Attachment(at.handle, at.driver, a.node), UID: uid, Deleting: deleting}
+	r := records.Attachment{Driver: at.driver, Handle: at.handle, Name: at.name, UID: uid, Deleting: deleting}
 	if err := r.Write(a.dir); err != nil {
 		return fmt.Errorf("record the attachment of volume %q: %w", at.handle, err)
 	}

@@ -487,7 +487,7 @@ func TestAttach(t *testing.T) {
 	}
 }
 
-// TestReboot: after the machine has started again, nothing is open, so that a pod whose volume was attached anew meanwhile gets it.
+// TestReboot: after the machine has started again, nothing is open, so that a pod whose volume was attached once more meanwhile gets it.
 func TestReboot(t *testing.T) {
 	boot := filepath.Join(t.TempDir(), "boot_id")
 	p := &Plugin{cfg: Config{RootDir: t.TempDir()}, bootID: boot}
@@ -503,5 +503,22 @@ func TestReboot(t *testing.T) {
 		if got, err := p.rebooted(); err != nil || got != tt.want {
 			t.Errorf("start %d, boot ID %q: rebooted is %t, %v", i, tt.id, got, err)
 		}
+	}
+}
+
+// TestRebootIsNotRecorded: where the start of the machine cannot be recorded, as on a full disk, nothing is concluded from it, now or later, and the plugin starts.
+func TestRebootIsNotRecorded(t *testing.T) {
+	boot, root := filepath.Join(t.TempDir(), "boot_id"), t.TempDir()
+	p, file := &Plugin{cfg: Config{RootDir: root}, bootID: boot}, filepath.Join(root, bootName)
+	if err := errors.Join(os.WriteFile(boot, []byte("two"), 0o600), os.Symlink(filepath.Join(root, "missing", "file"), file)); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if got, err := p.rebooted(); err != nil || got {
+			t.Errorf("rebooted is %t, %v", got, err)
+		}
+	}
+	if record, err := os.ReadFile(file); err != nil || string(record) != "two" {
+		t.Errorf("the record is %q, %v, once it can be written", record, err)
 	}
 }

@@ -35,7 +35,8 @@ func (p *Plugin) Deregister(ctx context.Context, name string) {
 	p.handler.Deregister(ctx, registration.Plugin{Name: name})
 }
 
-// Refresh calls NodeGetInfo of a registered driver again, and gives the answer to Config.NodeInfo.Update.
+// Refresh calls NodeGetInfo of a registered driver again, and gives the answer to Config.NodeInfo.Update. The error is ErrNotRegistered where there is none of
+// the name.
 func (p *Plugin) Refresh(ctx context.Context, driver string) error {
 	return p.handler.refresh(ctx, driver)
 }

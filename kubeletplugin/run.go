@@ -148,7 +148,11 @@ func (p *Plugin) rebooted() (bool, error) {
 		return false, nil
 	}
 	if err := os.WriteFile(file, now, 0o600); err != nil {
-		return false, fmt.Errorf("record the start of the machine: %w", err)
+		// A full disk must not keep volumes from being taken down. Without a record, or with half of one, the next start must not conclude anything either.
+		if removeErr := os.Remove(file); removeErr != nil && !errors.Is(removeErr, os.ErrNotExist) {
+			return false, fmt.Errorf("record the start of the machine: %w", errors.Join(err, removeErr))
+		}
+		return false, nil
 	}
 	return len(before) > 0, nil
 }

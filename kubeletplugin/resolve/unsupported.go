@@ -10,7 +10,7 @@ import (
 	"github.com/longshore-csi/longshore/kubeletplugin/volume"
 )
 
-// UnsupportedFeature is something that this agent does not do.
+// UnsupportedFeature is something that the plugin does not do.
 type UnsupportedFeature struct {
 	// Name is the label value in csi_node_unsupported_total.
 	Name string

@@ -17,8 +17,8 @@ import (
 	"github.com/longshore-csi/longshore/driverkit/state"
 )
 
-// cutOffTimeout bounds how long unexport waits for the last user of a device.
-const cutOffTimeout = 2 * time.Second
+// cutOffTimeout bounds how long unexport waits for the last user of a device, which may be the kernel that still writes: a CO tries again.
+const cutOffTimeout = 30 * time.Second
 
 // Config is what an administrator sets up in an array.
 type Config struct {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// stamped is a tree in which make/unchanged runs commands: module a requires module b, and c stands alone.
+// stamped is a tree in which make/unchanged runs commands: in its workspace module a requires module b, and c requires none of them; tools is outside of it.
 type stamped struct {
 	t        *testing.T
 	dir, env string
@@ -25,10 +25,13 @@ func newStamped(t *testing.T) *stamped {
 	if err := os.Chmod(filepath.Join(s.dir, "make/unchanged"), 0o700); err != nil { //nolint:gosec // a program
 		t.Fatal(err)
 	}
-	s.write("a/go.mod", "module example.com/a\n\nrequire example.com/b v0.0.0\n\nreplace example.com/b => ../b\n")
-	s.write("b/go.mod", "module example.com/b\n")
-	s.write("c/go.mod", "module example.com/c\n")
-	for _, file := range []string{"a/a.go", "b/b.go", "b/testdata/golden", "c/c.go"} {
+	t.Setenv("CGO_ENABLED", "0")
+	s.workspace("./a", "./b", "./c")
+	s.write("a/go.mod", "module example.com/a\n\ngo 1.26.0\n\nrequire example.com/b v0.0.0\n\nreplace example.com/b => ../b\n")
+	s.write("b/go.mod", "module example.com/b\n\ngo 1.26.0\n")
+	s.requireInC("example.com/x v1.0.0")
+	s.write("tools/go.mod", "module example.com/tools\n")
+	for _, file := range []string{"a/a.go", "b/b.go", "b/testdata/golden", "c/c.go", "c/go.sum", "Makefile", "make/setup", "make/test.mk", "make/modules.mk", "make/kind.mk"} {
 		s.write(file, "first")
 	}
 	s.write(".gitignore", "*.log\n")
@@ -46,6 +49,28 @@ func (s *stamped) write(file, text string) {
 	}
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		s.t.Fatal(err)
+	}
+}
+
+// workspace writes go.work.
+func (s *stamped) workspace(dirs ...string) {
+	s.t.Helper()
+	s.write("go.work", "go 1.26.0\n\nuse (\n\t"+strings.Join(dirs, "\n\t")+"\n)\n")
+}
+
+// requireInC writes the go.mod of module c, with further lines.
+func (s *stamped) requireInC(required string, lines ...string) {
+	s.t.Helper()
+	s.write("c/go.mod", "module example.com/c\n\ngo 1.26.0\n\nrequire (\n\t"+required+" // indirect\n)\n"+strings.Join(lines, "\n"))
+}
+
+// addModule adds a module to the workspace, which requires one of it, and what another module requires already.
+func (s *stamped) addModule() {
+	s.t.Helper()
+	s.workspace("./a", "./b", "./c", "./d // a comment")
+	s.write("d/go.mod", "module example.com/d\n\ngo 1.26.0\n\nrequire example.com/x v1.0.0\n\nrequire example.com/b v0.0.0\n\nreplace (\n\texample.com/b => ../b\n)\n")
+	for _, file := range []string{"d/d.go", "d/go.sum", "make/modules.mk"} {
+		s.write(file, "second")
 	}
 }
 
@@ -73,6 +98,9 @@ func (s *stamped) run(env string, args ...string) (ran, ok bool) {
 // test is a command that passes, for module a.
 func test() []string { return []string{"test a", "-m", "a", "--", "echo", "it runs"} }
 
+// named is one that depends on make's files, too.
+func named() []string { return []string{"test a", "-m", "a", "make", "--", "echo", "it runs"} }
+
 func TestUnchanged(t *testing.T) {
 	tests := map[string]struct {
 		reason string
@@ -80,12 +108,31 @@ func TestUnchanged(t *testing.T) {
 		args   []string // of the second run; nil for those of the first
 		ran    bool
 	}{
-		"Nothing":     {reason: "what has passed is not run again", change: func(*stamped) {}},
-		"Own":         {reason: "its own file", change: func(s *stamped) { s.write("a/a.go", "second") }, ran: true},
-		"Required":    {reason: "a file of a module that it requires, also one that no compiler reads", change: func(s *stamped) { s.write("b/testdata/golden", "second") }, ran: true},
-		"New":         {reason: "a file that git does not know yet", change: func(s *stamped) { s.write("b/new.go", "first") }, ran: true},
-		"Removed":     {reason: "a file that is gone", change: func(s *stamped) { s.command("rm", "b/b.go") }, ran: true},
-		"Versions":    {reason: "in a workspace each go.mod has a say in the versions of all", change: func(s *stamped) { s.write("c/go.mod", "module example.com/c\n\nrequire example.com/x v1.0.0\n") }, ran: true},
+		"Nothing":        {reason: "what has passed is not run again", change: func(*stamped) {}},
+		"Own":            {reason: "its own file", change: func(s *stamped) { s.write("a/a.go", "second") }, ran: true},
+		"Required":       {reason: "a file of a module that it requires, also one that no compiler reads", change: func(s *stamped) { s.write("b/testdata/golden", "second") }, ran: true},
+		"TestOfRequired": {reason: "no other module uses its Go test files", change: func(s *stamped) { s.write("b/b_test.go", "first") }},
+		"OwnTest":        {reason: "its own tests", change: func(s *stamped) { s.write("a/a_test.go", "first") }, ran: true},
+		"New":            {reason: "a file that git does not know yet", change: func(s *stamped) { s.write("b/new.go", "first") }, ran: true},
+		"Removed":        {reason: "a file that is gone", change: func(s *stamped) { s.command("rm", "b/b.go") }, ran: true},
+		"NewVersion":     {reason: "in a workspace each go.mod has a say in the versions of all", change: func(s *stamped) { s.requireInC("example.com/x v1.0.0", "require example.com/y v1.0.0") }, ran: true},
+		"Raised":         {reason: "another module raises a version for all", change: func(s *stamped) { s.requireInC("example.com/x v1.0.1") }, ran: true},
+		"Replaced": {reason: "another module replaces a version for all", change: func(s *stamped) {
+			s.requireInC("example.com/x v1.0.0", "replace example.com/x => example.com/fork v1.0.0")
+		}, ran: true},
+		"Excluded":  {reason: "another module excludes a version for all", change: func(s *stamped) { s.requireInC("example.com/x v1.0.0", "exclude example.com/y v1.0.0") }, ran: true},
+		"Toolchain": {reason: "another module raises the version of Go", change: func(s *stamped) { s.requireInC("example.com/x v1.0.0", "toolchain go1.26.0") }, ran: true},
+		"Workspace": {reason: "a setting of the workspace", change: func(s *stamped) { s.write("go.work", "go 1.26.0\n\ngodebug x=1\n\nuse (\n\t./a\n\t./b\n\t./c\n)\n") }, ran: true},
+		"NewModule": {reason: "a module that requires nothing new", change: (*stamped).addModule},
+		"Sums":      {reason: "the content of a version does not change", change: func(s *stamped) { s.write("c/go.sum", "second"); s.write("go.work.sum", "first") }},
+		"Outside": {reason: "a module outside of the workspace decides about no version in it", change: func(s *stamped) {
+			s.write("tools/go.mod", "module example.com/tools\n\nrequire example.com/y v1.0.0\n")
+		}},
+		"HowToTest":   {reason: "what runs the tests", change: func(s *stamped) { s.write("make/test.mk", "second") }, ran: true},
+		"Makefile":    {reason: "what runs the tests", change: func(s *stamped) { s.write("Makefile", "second") }, ran: true},
+		"Images":      {reason: "a file of make that runs no tests", change: func(s *stamped) { s.write("make/kind.mk", "second"); s.write("make/images.mk", "first") }},
+		"OfMake":      {reason: "a file of make that the command names", change: func(s *stamped) { s.run(s.env, named()...); s.write("make/kind.mk", "second") }, args: named(), ran: true},
+		"Environment": {reason: "a setting of Go", change: func(s *stamped) { s.t.Setenv("CGO_ENABLED", "1") }, ran: true},
 		"Other":       {reason: "a module that it does not require", change: func(s *stamped) { s.write("c/c.go", "second") }},
 		"Ignored":     {reason: "a file that git ignores is none of the tree", change: func(s *stamped) { s.write("a/run.log", "first") }},
 		"Back":        {reason: "the stamps of former contents stay", change: func(s *stamped) { s.write("a/a.go", "second"); s.run(s.env, test()...); s.write("a/a.go", "first") }},
@@ -148,6 +195,13 @@ func TestUnchangedNeedsItsInputs(t *testing.T) {
 		t.Errorf("an input that names no file: ran %t, passed %t", ran, ok)
 	}
 	s.run(s.env, test()...)
+	s.workspace("./a", "./b", "./c", "./gone")
+	for _, args := range [][]string{test(), append([]string{"-ask"}, test()...)} {
+		if ran, ok := s.run(s.env, args...); ran || ok {
+			t.Errorf("%q without a go.mod of the workspace: ran %t, passed %t", args, ran, ok)
+		}
+	}
+	s.workspace("./a", "./b", "./c")
 	s.command("rm", "-r", ".git")
 	for _, args := range [][]string{test(), append([]string{"-ask"}, test()...)} {
 		if ran, ok := s.run(s.env, args...); ran || ok {

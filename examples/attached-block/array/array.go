@@ -17,9 +17,6 @@ import (
 	"github.com/longshore-csi/longshore/driverkit/state"
 )
 
-// cutOffTimeout bounds how long unexport waits for the last user of a device, which may be the kernel that still writes: a CO tries again.
-const cutOffTimeout = 30 * time.Second
-
 // Config is what an administrator sets up in an array.
 type Config struct {
 	// Dir is an existing directory, where everything is kept.
@@ -204,8 +201,6 @@ func (a *Array) checkHost(l LUN, host string, readOnly bool) error {
 
 // unexport removes the devices that no other host uses. Where one is still open on this machine, the host stays.
 func (a *Array) unexport(ctx context.Context, r Request) error {
-	ctx, cancel := context.WithTimeout(ctx, cutOffTimeout)
-	defer cancel()
 	l, err := a.find(r.Ref)
 	if err != nil {
 		return err
@@ -217,8 +212,11 @@ func (a *Array) unexport(ctx context.Context, r Request) error {
 		if slices.Contains(used, readOnly) {
 			continue
 		}
-		if err := a.hide(ctx, l.ID, readOnly); err != nil {
-			return fail(http.StatusLocked, "volume %q: still used by host %q: %v", l.ID, r.Host, err)
+		switch err := a.hide(ctx, l.ID, readOnly); {
+		case errors.Is(err, errInUse):
+			return fail(http.StatusLocked, "volume %q: %v", l.ID, err)
+		case err != nil:
+			return err
 		}
 	}
 	return a.save(l)

@@ -11,6 +11,13 @@ import (
 	"time"
 )
 
+// lastUserTimeout bounds how long detach waits for the last user of a device, which may be the kernel that still writes: the array answers no other call
+// meanwhile, and a CO tries again.
+const lastUserTimeout = 5 * time.Second
+
+// errInUse says that a device still has a user.
+var errInUse = errors.New("is still in use")
+
 // link is where nodes find a LUN, as they find those of an array below /dev/disk/by-id: it leads to the device.
 func (a *Array) link(id string, readOnly bool) string {
 	name := id
@@ -37,7 +44,7 @@ func (a *Array) show(ctx context.Context, id string, readOnly bool) (link string
 	return link, errors.Join(os.RemoveAll(link+".new"), os.Symlink(device, link+".new"), os.Rename(link+".new", link))
 }
 
-// hide removes the device of a LUN. One that is still in use stays until it is not.
+// hide removes the device of a LUN. One that still has a user stays until it has none: errInUse.
 func (a *Array) hide(ctx context.Context, id string, readOnly bool) error {
 	if a.Loop {
 		if err := detach(ctx, a.file(id), readOnly); err != nil {
@@ -91,7 +98,9 @@ func attach(ctx context.Context, file string, readOnly bool) (string, error) {
 	return losetup(ctx, args...)
 }
 
+// detach removes the loop devices of a file. Its commands take as long as the disk needs to write what a device has; only then the wait for users begins.
 func detach(ctx context.Context, file string, readOnly bool) error {
+	var timeout <-chan time.Time
 	for {
 		found, err := devices(ctx, file, readOnly)
 		for _, d := range found {
@@ -103,9 +112,14 @@ func detach(ctx context.Context, file string, readOnly bool) error {
 		if err != nil || len(found) == 0 {
 			return err
 		}
+		if timeout == nil {
+			timeout = time.After(lastUserTimeout)
+		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s is still in use: %w", found[0].path, ctx.Err())
+			return fmt.Errorf("device %s %w: %w", found[0].path, errInUse, ctx.Err())
+		case <-timeout:
+			return fmt.Errorf("device %s %w", found[0].path, errInUse)
 		case <-time.After(10 * time.Millisecond):
 		}
 	}

@@ -55,8 +55,18 @@ func unixEndpoint(text, socket string) (endpoint, error) {
 	return endpoint{"unix", socket}, nil
 }
 
-// listen binds the endpoint. It removes a stale socket: the file that a crashed
-// process left and no process listens on.
+// Bind listens at an endpoint in the forms of Config.Endpoint, for programs that serve no gRPC there; Listen is for those that do. It removes a stale socket:
+// the file that a crashed process left and no process listens on. The file of a unix socket has the permissions mode, see Config.SocketMode, and is removed
+// by Close of the listener.
+func Bind(address string, mode os.FileMode) (net.Listener, error) {
+	e, err := parseEndpoint(address)
+	if err != nil {
+		return nil, err
+	}
+	return listen(e, mode)
+}
+
+// listen binds the endpoint, after it has removed a stale socket.
 func listen(e endpoint, mode os.FileMode) (net.Listener, error) {
 	if e.network != "unix" {
 		return listenOn(e, 0)

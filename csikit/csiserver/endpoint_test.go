@@ -179,6 +179,28 @@ func TestSocketMode(t *testing.T) {
 	}
 }
 
+// TestBind: a listener without a server has the forms of endpoints, the rules for stale sockets and the modes of one with a server.
+func TestBind(t *testing.T) {
+	if l, err := Bind("http://x", 0); err == nil || !strings.Contains(err.Error(), "the scheme must be") {
+		t.Errorf("an unknown scheme: listener %v, error %v", l, err)
+	}
+	path := filepath.Join(shortDir(t), "csi.sock")
+	abandon(t, path)
+	l, err := Bind("unix://"+path, 0o660)
+	if err != nil {
+		t.Fatalf("bind: %v", err)
+	}
+	if info, err := os.Lstat(path); err != nil || info.Mode().Perm() != 0o660 {
+		t.Errorf("mode is %v, %v; want 0660", info.Mode(), err)
+	}
+	if err := l.Close(); err != nil {
+		t.Errorf("close: %v", err)
+	}
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the socket file is left: %v", err)
+	}
+}
+
 // Between bind and chmod, no other user may connect, with any umask.
 func TestSocketModeFromTheStart(t *testing.T) {
 	if runtime.GOOS != "linux" {

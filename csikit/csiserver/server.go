@@ -96,11 +96,7 @@ func Listen(cfg Config, register func(grpc.ServiceRegistrar)) (*Server, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	e, err := parseEndpoint(cfg.Endpoint)
-	if err != nil {
-		return nil, err
-	}
-	listener, err := listen(e, cfg.SocketMode)
+	listener, err := Bind(cfg.Endpoint, cfg.SocketMode)
 	if err != nil {
 		return nil, err
 	}

@@ -16,6 +16,7 @@ import (
 // Every flag of the Kubernetes project's hostpath driver is accepted.
 func (o *Options) AddFlags(fs *flag.FlagSet) {
 	fs.StringVar(&o.Endpoint, "endpoint", o.Endpoint, "`address` that serves CSI: unix:///path, a bare path, or tcp://host:port (neither authenticated nor encrypted)")
+	fs.StringVar(&o.ProxyEndpoint, "proxy-endpoint", o.ProxyEndpoint, "`address`, as of --endpoint, to which a driver elsewhere connects: this process is then no driver, but joins each connection to --endpoint with one of that driver; flags other than these two and those of the log have no effect")
 	fs.StringVar(&o.DriverName, "drivername", o.DriverName, "`name` of the driver, as in CSIDriver objects")
 	fs.StringVar(&o.StateDir, "statedir", o.StateDir, "`directory` for volumes and records; controllers and node instances may share it")
 	fs.StringVar(&o.NodeID, "nodeid", o.NodeID, "`id` of this node, and the value of its topology segment; required unless --mode=controller")
@@ -55,7 +56,6 @@ func addIgnored(fs *flag.FlagSet, ignored *flagset.Ignored) {
 	const logged = "log lines go to standard error, see --logging-format"
 	ignored.Bool(fs, "automaxprocs", "the Go runtime follows the CPU limit of the container by itself")
 	ignored.Bool(fs, "ephemeral", "persistent volumes are always served, and inline ones with --enable-inline-volumes")
-	ignored.String(fs, "proxy-endpoint", "this program is always a driver, never a proxy")
 	for _, name := range []string{"logtostderr", "alsologtostderr", "one_output", "add_dir_header", "skip_headers", "skip_log_headers"} {
 		ignored.Bool(fs, name, logged)
 	}

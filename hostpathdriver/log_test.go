@@ -117,12 +117,12 @@ func TestSecretsStayOut(t *testing.T) {
 func TestIgnoredFlagsAreNamed(t *testing.T) {
 	m := newMachine(t)
 	log := m.keepLog(logging.NewOptions())
-	parsed, err := parse("--proxy-endpoint=tcp://:9000", "--ephemeral")
+	parsed, err := parse("--automaxprocs", "--ephemeral")
 	m.must(nil, err)
 	o := m.options(ModeAll, "n1")
 	o.ignored = parsed.ignored
 	m.start(o).end()
-	for _, flag := range []string{"--proxy-endpoint has no effect", "--ephemeral has no effect"} {
+	for _, flag := range []string{"--automaxprocs has no effect", "--ephemeral has no effect"} {
 		if !strings.Contains(log.String(), flag) {
 			t.Errorf("the log lacks %q:\n%s", flag, log.String())
 		}

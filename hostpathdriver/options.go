@@ -67,6 +67,9 @@ type Options struct {
 	// Endpoint is where CSI is served: unix:///path, a bare path, or
 	// tcp://host:port, which has neither authentication nor encryption.
 	Endpoint string
+	// ProxyEndpoint, if it is not empty, is where a driver elsewhere makes connections, in the forms of Endpoint: Run then serves no CSI, but joins each
+	// connection made to Endpoint with one made to ProxyEndpoint. All other options have no effect.
+	ProxyEndpoint string
 	// DriverName is the answer of GetPluginInfo, a domain name.
 	DriverName string
 	// StateDir holds volumes and records. Controllers and nodes may share it; a second one with the same NodeID is refused. Drivers of other names
@@ -198,10 +201,10 @@ func (o *Options) nodeOnlyExpansion() bool   { return o.nodeExpansion() && !o.co
 
 // Validate reports everything that is wrong, at once.
 func (o *Options) Validate() error {
-	errs := []error{o.checkMode(), o.checkDriverName(), o.checkStateDir(), o.checkPoolDirs(), o.checkLimits(), o.checkExpansion(), o.HTTP.Validate()}
-	if o.Endpoint == "" {
-		errs = append(errs, errors.New("--endpoint: must not be empty"))
+	if o.ProxyEndpoint != "" {
+		return o.checkProxy()
 	}
+	errs := []error{o.checkMode(), o.checkDriverName(), o.checkStateDir(), o.checkPoolDirs(), o.checkLimits(), o.checkExpansion(), o.HTTP.Validate(), o.checkEndpoint()}
 	if o.CallTimeout <= 0 {
 		errs = append(errs, fmt.Errorf("--call-timeout=%v: must be greater than zero", o.CallTimeout))
 	}
@@ -209,6 +212,21 @@ func (o *Options) Validate() error {
 		errs = append(errs, fmt.Errorf("--stop-timeout=%v: must be greater than zero", o.StopTimeout))
 	}
 	return errors.Join(errs...)
+}
+
+func (o *Options) checkEndpoint() error {
+	if o.Endpoint == "" {
+		return errors.New("--endpoint: must not be empty")
+	}
+	return nil
+}
+
+// checkProxy is Validate of a proxy. Other forms of endpoints are refused where they are bound.
+func (o *Options) checkProxy() error {
+	if o.ProxyEndpoint == o.Endpoint {
+		return fmt.Errorf("--proxy-endpoint=%q: must not be that of --endpoint", o.ProxyEndpoint)
+	}
+	return o.checkEndpoint()
 }
 
 // Warnings returns a sentence for each flag that was given and has no effect,

@@ -61,7 +61,8 @@ func TestCommandLinesOfOthers(t *testing.T) {
 		"Deployment":  {reason: "the manifest of the hostpath driver", args: "--drivername=hostpath.csi.k8s.io --v=5 --endpoint=unix:///csi/csi.sock --nodeid=n1"},
 		"Distributed": {reason: "the manifest with capacity", args: "--drivername=hostpath.csi.k8s.io --endpoint=unix:///csi/csi.sock --nodeid=n1 --capacity=slow=10Gi --capacity=fast=100Gi"},
 		"InTreeSuite": {reason: "the suite in the tree of Kubernetes", args: "--nodeid=n1 --drivername=d --maxvolumespernode=10 --check-volume-lifecycle=true --enable-controller-modify-volume=true --accepted-mutable-parameter-names=e2eVacTest --enable-snapshot-metadata"},
-		"MockSuite":   {reason: "the csimock suite of Kubernetes", args: "-v=5 -nodeid=n1 -endpoint=/csi/csi.sock -proxy-endpoint=tcp://:9000", warnings: 1},
+		"MockSuite":   {reason: "the csimock suite of Kubernetes", args: "-v=5 -nodeid=n1 -endpoint=/csi/csi.sock -proxy-endpoint=tcp://:9000"},
+		"ProxyNoID":   {reason: "a proxy is on no node", args: "-endpoint=/csi/csi.sock -proxy-endpoint=tcp://:9000"},
 		"Expansion":   {reason: "a manifest that tunes expansion", args: "--nodeid=n1 --node-expand-required --enable-volume-expansion=true --disable-controller-expansion --disable-node-expansion=false --max-volume-size=1099511627776 --max-volume-size-node=1024"},
 		"Everything":  {reason: "all flags without a function here", args: "--nodeid=n1 --ephemeral --automaxprocs --enable-list-snapshots=false --snapshot-metadata-block-type=FIXED_LENGTH --logtostderr --stderrthreshold=2", warnings: 4},
 	}
@@ -132,6 +133,9 @@ func TestValidate(t *testing.T) {
 		"OfflineBoth":    {reason: "the node completes it when the volume is in use again", change: func(o *Options) { o.OfflineExpansion = true }},
 		"OfflineNone":    {reason: "no expansion of any type", change: func(o *Options) { o.OfflineExpansion, o.NoControllerExpansion, o.NoNodeExpansion = true, true, true }},
 		"NoExpansion":    {reason: "nobody expands", change: func(o *Options) { o.Mode, o.NoControllerExpansion, o.NoNodeExpansion = ModeNode, true, true }},
+		"Proxy":          {reason: "no driver, so that all else has no effect", change: func(o *Options) { o.ProxyEndpoint, o.NodeID, o.StateDir = "tcp://:9000", "", "" }},
+		"ProxyNowhere":   {reason: "nothing to join", change: func(o *Options) { o.ProxyEndpoint, o.Endpoint = "tcp://:9000", "" }, want: []string{"--endpoint"}},
+		"ProxyToItself":  {reason: "one endpoint cannot be both", change: func(o *Options) { o.ProxyEndpoint = o.Endpoint }, want: []string{"--proxy-endpoint", "--endpoint"}},
 		"All": {reason: "everything at once", change: func(o *Options) {
 			o.Endpoint, o.AttachLimit, o.MaxVolumesPerNode, o.MaxVolumeSize, o.MaxVolumeSizeNode = "", -2, -1, 0, -1
 			o.CallTimeout, o.StopTimeout, o.HTTP.Endpoint = 0, -1, "x"

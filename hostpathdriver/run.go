@@ -19,6 +19,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
+	"github.com/longshore-csi/longshore/csikit/csiserver"
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/driverkit"
 	"github.com/longshore-csi/longshore/driverkit/filesystem"
@@ -27,6 +28,7 @@ import (
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/backend"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/extent"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/leader"
+	"github.com/longshore-csi/longshore/hostpathdriver/internal/proxy"
 	"github.com/longshore-csi/longshore/hostpathdriver/internal/volume"
 	"github.com/longshore-csi/longshore/hostpathdriver/loop"
 )
@@ -36,6 +38,13 @@ import (
 func Run(ctx context.Context, o Options) error {
 	if err := o.Validate(); err != nil {
 		return err
+	}
+	logger := klog.FromContext(ctx)
+	for _, warning := range o.Warnings() {
+		logger.Info("Ignored a flag", logging.KeyReason, warning)
+	}
+	if o.ProxyEndpoint != "" {
+		return runProxy(ctx, o)
 	}
 	var err error
 	if o.StateDir, err = state.Claim(filepath.Clean(o.StateDir), o.DriverName); err != nil {
@@ -54,13 +63,24 @@ func Run(ctx context.Context, o Options) error {
 	if o.Filesystems == nil {
 		o.Filesystems = filesystem.NewKernel()
 	}
-	logger := klog.FromContext(ctx)
-	for _, warning := range o.Warnings() {
-		logger.Info("Ignored a flag", logging.KeyReason, warning)
-	}
 	d := newDriver(o)
 	err = d.serve(ctx)
 	return errors.Join(err, d.candidate.Release())
+}
+
+// runProxy is Run in a process that is no driver. Its sockets are open to their group, like that of a driver, as sidecars need not be root.
+func runProxy(ctx context.Context, o Options) error {
+	const mode = 0o660
+	clients, err := csiserver.Bind(o.Endpoint, mode)
+	if err != nil {
+		return fmt.Errorf("--endpoint: %w", err)
+	}
+	drivers, err := csiserver.Bind(o.ProxyEndpoint, mode)
+	if err != nil {
+		return errors.Join(fmt.Errorf("--proxy-endpoint: %w", err), clients.Close())
+	}
+	klog.FromContext(ctx).Info("Joining connections to the endpoint with those of a driver", logging.KeyEndpoint, clients.Addr(), logging.KeyAddress, drivers.Addr())
+	return proxy.Run(ctx, clients, drivers)
 }
 
 // driver is a Controller and a Node, of which a process uses one or both, and what they have in common.

@@ -142,7 +142,8 @@ func (s *scan) isEmptyDevice(name string, d *device) bool {
 	if slices.ContainsFunc(in, func(e string) bool { return e != layout.DeviceRecordLeaf && e != layout.DeviceMapLeaf }) {
 		return false
 	}
-	return !slices.ContainsFunc(sortedKeys(s.source), func(point string) bool { return point == dir || below(dir, point) })
+	_, mounted := s.source[dir]
+	return !mounted && !s.mountsBelow(dir)
 }
 
 // entries lists the names in a directory, in order, without those of temporary files; none if it does not exist.

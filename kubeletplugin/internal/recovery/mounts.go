@@ -2,7 +2,6 @@ package recovery
 
 import (
 	"cmp"
-	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -28,7 +27,7 @@ func (s *scan) mounts() sets.Set[string] {
 		known.Insert(f.Path)
 		foreign.Insert(f.Path)
 	}
-	for _, point := range slices.Sorted(maps.Keys(s.source)) { // a mount before those in it
+	for _, point := range s.points {
 		inScope := below(s.root.Pods(), point) || below(s.root.Drivers(), point)
 		switch {
 		case !inScope || s.isLocal(point):
@@ -85,6 +84,12 @@ func (s *scan) isLocal(point string) bool {
 	default:
 		return false
 	}
+}
+
+// mountsBelow reports whether anything is mounted in a directory, at any depth.
+func (s *scan) mountsBelow(dir string) bool {
+	next, _ := slices.BinarySearch(s.points, dir+"/")
+	return next < len(s.points) && below(dir, s.points[next])
 }
 
 // below reports whether path is in the directory dir, at any depth.

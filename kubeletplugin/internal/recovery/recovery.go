@@ -34,6 +34,7 @@ func Scan(root layout.Root, mounts volume.MountTable) (*volume.Found, error) {
 	for _, m := range mounted {
 		s.source[filepath.Clean(m.Point)] = m.Source
 	}
+	s.points = sortedKeys(s.source)
 	if err := errors.Join(s.targets(), s.stagings(), s.blocks()); err != nil {
 		return nil, fmt.Errorf("look for volumes of an earlier run: %w", err)
 	}
@@ -47,6 +48,8 @@ type scan struct {
 	handles map[string]string
 	// source is the mount table: the source of each mount point.
 	source map[string]string
+	// points are the mount points, sorted: a mount before those in it.
+	points []string
 	found  volume.Found
 }
 
@@ -182,7 +185,7 @@ func (s *scan) volume(driver, handle string, inline bool, pod types.UID, specNam
 // result explains the mounts by the volumes that were found.
 func (s *scan) result() *volume.Found {
 	r := &s.found
-	r.Lost = slices.DeleteFunc(r.Lost, s.adoptBySource)
+	r.Lost = s.adoptBySource(r.Lost)
 	unexplained := s.mounts()
 	for _, name := range sortedKeys(s.volumes) {
 		v := *s.volumes[name]
@@ -201,20 +204,23 @@ func (s *scan) stagingPath(v *volume.Volume) string {
 	return s.root.Staging(v.Driver, v.Handle)
 }
 
-// adoptBySource gives a lost target to the staged volume that has the same mount source, if there is exactly one.
-func (s *scan) adoptBySource(l volume.Lost) bool {
-	from, mounted := s.source[l.Path]
-	var owners []*volume.Recovered
+// adoptBySource gives each lost target to the staged volume that has the same mount source, if there is exactly one, and returns the others.
+func (s *scan) adoptBySource(lost []volume.Lost) []volume.Lost {
+	owners := map[string][]*volume.Recovered{}
 	for _, v := range s.volumes {
-		if source, ok := s.source[s.root.Staging(v.Volume.Driver, v.Volume.Handle)]; mounted && ok && v.Staged && source == from {
-			owners = append(owners, v)
+		if source, ok := s.source[s.root.Staging(v.Volume.Driver, v.Volume.Handle)]; ok && v.Staged {
+			owners[source] = append(owners[source], v)
 		}
 	}
-	if len(owners) != 1 {
-		return false
-	}
-	owners[0].Targets = append(owners[0].Targets, l.Key)
-	return true
+	return slices.DeleteFunc(lost, func(l volume.Lost) bool {
+		from, mounted := s.source[l.Path]
+		if !mounted || len(owners[from]) != 1 {
+			return false
+		}
+		v := owners[from][0]
+		v.Targets = append(v.Targets, l.Key)
+		return true
+	})
 }
 
 // subdirs lists the directories in a directory, in order; nil if it does not exist.

@@ -19,11 +19,11 @@ import (
 const driver = "d.example"
 
 type tree struct {
-	t    *testing.T
+	t    testing.TB
 	disk *disk.Disk
 }
 
-func newTree(t *testing.T) tree {
+func newTree(t testing.TB) tree {
 	t.Helper()
 	return tree{t: t, disk: &disk.Disk{Root: layout.Root(t.TempDir())}}
 }

@@ -85,6 +85,12 @@ func statusKinds() []*kind {
 			copyStatus: statusOf(func(to, from *storagev1.VolumeAttachment) { to.Status = from.Status }),
 			initStatus: on(func(va *storagev1.VolumeAttachment) { va.Status = storagev1.VolumeAttachmentStatus{} }),
 		},
+		{ // since Kubernetes 1.37
+			resource: "csinodes", name: "CSINode", groupVersion: storage, statusResetsMeta: true,
+			newObject:  func() kube.Object { return &storagev1.CSINode{} },
+			copyStatus: statusOf(func(to, from *storagev1.CSINode) { to.Status = from.Status }),
+			initStatus: on(func(node *storagev1.CSINode) { node.Status = storagev1.CSINodeStatus{} }),
+		},
 	}
 }
 
@@ -104,10 +110,6 @@ func plainKinds() []*kind {
 		{
 			resource: "storageclasses", name: "StorageClass", groupVersion: storage, unconditional: true,
 			newObject: func() kube.Object { return &storagev1.StorageClass{} },
-		},
-		{
-			resource: "csinodes", name: "CSINode", groupVersion: storage,
-			newObject: func() kube.Object { return &storagev1.CSINode{} },
 		},
 		{
 			resource: "csidrivers", name: "CSIDriver", groupVersion: storage,

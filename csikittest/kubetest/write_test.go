@@ -197,6 +197,49 @@ func TestUpdateStatus(t *testing.T) {
 	}
 }
 
+// TestStatusOfACSINode: its subresource is that of Kubernetes 1.37.
+func TestStatusOfACSINode(t *testing.T) {
+	t.Parallel()
+	client := kubetest.New().Client().CSINodes()
+	health := func(reason string) []storagev1.StorageHealth {
+		return []storagev1.StorageHealth{{Name: "d", HealthConditions: []storagev1.StorageHealthCondition{{Status: storagev1.StorageDegraded, Reason: reason}}}}
+	}
+	drivers := func(names ...string) (all []storagev1.CSINodeDriver) {
+		for _, name := range names {
+			all = append(all, storagev1.CSINodeDriver{Name: name, NodeID: "n"})
+		}
+		return all
+	}
+	want := func(step string, got *storagev1.CSINode, driver, reason string) {
+		t.Helper()
+		stored := ""
+		for _, h := range got.Status.StorageHealth {
+			stored += h.HealthConditions[0].Reason
+		}
+		if len(got.Spec.Drivers) != 1 || got.Spec.Drivers[0].Name != driver || stored != reason || len(got.Labels) != 0 {
+			t.Errorf("%s: want driver %q, reason %q and no labels, got %+v", step, driver, reason, got)
+		}
+	}
+	node := must[*storagev1.CSINode](t)(client.Create(t.Context(), &storagev1.CSINode{
+		ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: storagev1.CSINodeSpec{Drivers: drivers("d")},
+		Status: storagev1.CSINodeStatus{StorageHealth: health("Ignored")},
+	}, metav1.CreateOptions{}))
+	want("creation resets the status", node, "d", "")
+	node.Status.StorageHealth, node.Spec.Drivers, node.Labels = health("Slow"), drivers("ignored"), map[string]string{"ignored": "yes"}
+	node = must[*storagev1.CSINode](t)(client.UpdateStatus(t.Context(), node, metav1.UpdateOptions{}))
+	want("the status comes without spec and metadata", node, "d", "Slow")
+	node.Status.StorageHealth, node.Spec.Drivers = health("Ignored"), drivers("e")
+	node = must[*storagev1.CSINode](t)(client.Update(t.Context(), node, metav1.UpdateOptions{}))
+	want("the spec comes without status", node, "e", "Slow")
+	patch := []byte(`{"spec":{"drivers":[]},"status":{"storageHealth":null}}`)
+	node = must[*storagev1.CSINode](t)(client.Patch(t.Context(), "n", types.MergePatchType, patch, metav1.PatchOptions{}, "status"))
+	want("a patch of the status, too", node, "e", "")
+	node.ResourceVersion = "1"
+	if _, err := client.UpdateStatus(t.Context(), node, metav1.UpdateOptions{}); !apierrors.IsConflict(err) {
+		t.Errorf("the status of an older version cannot be written, got %v", err)
+	}
+}
+
 func TestWritesThatChangeNothingStoreNothing(t *testing.T) {
 	t.Parallel()
 	cluster := kubetest.New(volume("pv"))

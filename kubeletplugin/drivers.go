@@ -41,6 +41,29 @@ func (p *Plugin) Refresh(ctx context.Context, driver string) error {
 	return p.handler.refresh(ctx, driver)
 }
 
+// StorageHealth calls NodeGetStorageHealth of a registered driver, within Config.Timeout (CSI v1.13, "NodeGetStorageHealth"). The error is errors.ErrUnsupported if
+// the driver does not have GET_STORAGE_HEALTH, and ErrNotRegistered where there is none of the name.
+func (p *Plugin) StorageHealth(ctx context.Context, driver string) (*csi.NodeGetStorageHealthResponse, error) {
+	d, err := p.registry.Get(driver)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.cfg.Timeout)
+	defer cancel()
+	can, err := d.NodeCapabilities(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if !can[csi.NodeServiceCapability_RPC_GET_STORAGE_HEALTH] {
+		return nil, fmt.Errorf("CSI driver %q has no GET_STORAGE_HEALTH: %w", driver, errors.ErrUnsupported)
+	}
+	reply, err := d.Node().NodeGetStorageHealth(ctx, &csi.NodeGetStorageHealthRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("ask CSI driver %q about its storage: %w", driver, err)
+	}
+	return reply, nil
+}
+
 // exhausted calls Config.Exhausted for an answer that says that the node can take no more volumes of the driver.
 func (c *Config) exhausted(driver, method string, err error) {
 	if c.Exhausted == nil || status.Code(err) != codes.ResourceExhausted {

@@ -102,6 +102,9 @@ type Config struct {
 	// StatsInterval is how often drivers are asked for the usage and the health of each published volume, and up to as long again at random; 1 minute if
 	// zero, never if negative.
 	StatsInterval time.Duration
+	// VolumeHealth is called with the UID of a pod when a driver reports another health of one of its volumes than before: Usage has it, for the caller to report,
+	// as a kubelet does since 1.37. It must not block. Nil: health is events and a metric, as of a kubelet until 1.36.
+	VolumeHealth func(types.UID)
 	// Registerer receives metrics; nil for none. Plugins that share one wrap it with a label each.
 	Registerer prometheus.Registerer
 	// Fault stops the work at named points in crash tests.
@@ -190,7 +193,8 @@ func (p *Plugin) makeCollector() (err error) {
 		return nil
 	}
 	p.collector, err = stats.New(stats.Config{
-		Published: p.volumes.Published, Drivers: drivers{p.registry}, Events: p.cfg.Events, Interval: p.cfg.StatsInterval, Clock: p.cfg.Clock,
+		Published: p.volumes.Published, Drivers: drivers{p.registry}, Events: p.cfg.Events, Health: p.cfg.VolumeHealth, Interval: p.cfg.StatsInterval,
+		Clock: p.cfg.Clock,
 	})
 	return err
 }

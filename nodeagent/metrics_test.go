@@ -41,11 +41,13 @@ const metricsNotes = `
 | ` + "`namespace`, `persistentvolumeclaim`" + ` | the claim of the volume |
 | ` + "`volume_plugin`, `plugin_name`" + ` | ` + "`kubernetes.io/csi:` and the name of the CSI driver" + ` |
 | ` + "`operation_name`" + ` | ` + "`verify_controller_attached_volume`, `volume_mount`, `volume_apply_access_control`, `volume_fs_resize`, `volume_unmount`, `unmount_device`; `map_volume`, `unmap_volume`, `unmap_device` for raw block volumes; `overall_volume_mount` in `volume_operation_total_seconds`" + ` |
-| ` + "`status`" + ` | ` + "`success`, `fail-unknown`" + ` |
+| ` + "`status`, `reason`" + ` | of ` + "`csi_node_storage_health_status`, `StorageUnreachable` or `StorageDegraded`" + `, and the reason that the driver gives; else ` + "`success`, `fail-unknown`" + ` |
 | ` + "`state`" + ` | ` + "`actual_state_of_world`, `desired_state_of_world`" + ` |
 | ` + "`socket_path`" + ` | the registration socket |
 | ` + "`feature`" + ` | see [differences.md](differences.md), "Not supported" |
 | ` + "`name`" + ` | the queue: ` + "`pods`" + ` |
+
+With the feature gate ` + "`CSIVolumeHealth`, `csi_node_storage_health_status`" + ` replaces ` + "`kubelet_volume_stats_health_status_abnormal`" + `, which a kubelet has until 1.36.
 
 An operation ` + "`volume_mount`" + ` is NodeStageVolume, if it is needed, and NodePublishVolume; a kubelet adds the change of the group and the expansion.
 The kubelet's metrics ` + "`force_cleaned_failed_volume_operations_total` and `force_cleaned_failed_volume_operation_errors_total`" + ` do not exist: what cannot be
@@ -60,17 +62,17 @@ An event whose last column says yes has the reason of a kubelet's. Events about 
 |---|---|---|---|---|
 `
 
-// kubeletLabels has the labels that the metrics of a kubelet of 1.36 have.
+// kubeletLabels has the labels that the metrics of a kubelet of 1.37 have.
 func kubeletLabels() map[string][]string {
 	queue, claim := []string{"name"}, []string{"namespace", "persistentvolumeclaim"}
 	return map[string][]string{
 		"kubelet_volume_stats_available_bytes":        claim,
 		"kubelet_volume_stats_capacity_bytes":         claim,
-		"kubelet_volume_stats_health_status_abnormal": claim,
 		"kubelet_volume_stats_inodes":                 claim,
 		"kubelet_volume_stats_inodes_free":            claim,
 		"kubelet_volume_stats_inodes_used":            claim,
 		"kubelet_volume_stats_used_bytes":             claim,
+		"csi_node_storage_health_status":              {"driver_name", "reason", "status"},
 		"csi_operations_seconds":                      {"driver_name", "grpc_status_code", "method_name", "migrated"},
 		"storage_operation_duration_seconds":          {"migrated", "operation_name", "status", "volume_plugin"},
 		"volume_operation_total_seconds":              {"operation_name", "plugin_name"},
@@ -111,8 +113,8 @@ func eventRows() []eventRow {
 		{"FileSystemResizeFailed", "Warning", "Pod, PersistentVolumeClaim", "an expansion waits because the pod mounts the volume read-only", true},
 		{"VolumePermissionChangeInProgress", "Warning", "Pod", "giving the files of a volume to the fsGroup takes longer than 30 seconds, then every minute, with the number of files", true},
 		{"VolumePermissionChangeRefused", "Warning", "Pod", "the file system does not let the group of some files be changed; the pod runs", false},
-		{"VolumeConditionAbnormal", "Warning", "Pod", "the driver reports a problem of a volume, or another one than before", true},
-		{"VolumeConditionNormal", "Normal", "Pod", "the driver reports no problem of a volume any more", false},
+		{"VolumeConditionAbnormal", "Warning", "Pod", "the driver reports a problem of a volume, or another one than before; not with the feature gate `CSIVolumeHealth`. A kubelet has it until 1.36", false},
+		{"VolumeConditionNormal", "Normal", "Pod", "the driver reports no problem of a volume any more; not with the feature gate `CSIVolumeHealth`", false},
 		{"StaleVolumeMount", "Warning", "Pod", "a volume was detached and attached again while the pod may use it; delete the pod", false},
 		{"CSIDriverNotAllowed", "Warning", "Pod", "an inline volume names a driver that `--allowed-csi-drivers` does not", false},
 		{"UnsupportedVolumeFeature", "Warning", "Pod", "a volume asks for a feature that the agent does not support, and the pod runs without it; see [differences.md](differences.md)", false},
@@ -144,22 +146,27 @@ type family struct {
 
 var description = regexp.MustCompile(`^Desc\{fqName: "(.*?)", help: ("(?:[^"\\]|\\.)*"),(?: unit: "[^"]*",)? constLabels: \{(.*?)\}, variableLabels: \{(.*?)\}\}$`)
 
-// families describes all metrics of an agent, those without a value yet too.
+// families describes all metrics of an agent, with any feature gates, those without a value yet too.
 func families(t *testing.T) []family {
 	t.Helper()
-	o := NewOptions()
-	o.NodeName, o.RootDir, o.NodeIP = "node-1", t.TempDir(), "10.0.0.1"
-	o.Kube.Master = "http://127.0.0.1:1"
-	reg := &collecting{Registerer: prometheus.NewRegistry()}
-	if _, err := newAgent(&o, reg, nil); err != nil {
-		t.Fatal(err)
-	}
-	all := make([]family, 0, len(reg.all))
-	for _, c := range reg.all {
-		all = append(all, describe(t, c)...)
+	var all []family
+	for _, gates := range []string{"AllAlpha=false", "AllAlpha=true"} {
+		o := NewOptions()
+		o.NodeName, o.RootDir, o.NodeIP = "node-1", t.TempDir(), "10.0.0.1"
+		o.Kube.Master = "http://127.0.0.1:1"
+		reg := &collecting{Registerer: prometheus.NewRegistry()}
+		if err := o.Features.Set(gates); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := newAgent(&o, reg, nil); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range reg.all {
+			all = append(all, describe(t, c)...)
+		}
 	}
 	slices.SortFunc(all, func(a, b family) int { return strings.Compare(a.name, b.name) })
-	return all
+	return slices.CompactFunc(all, func(a, b family) bool { return a.name == b.name })
 }
 
 func describe(t *testing.T, c prometheus.Collector) []family {

@@ -26,6 +26,10 @@ import (
 	"github.com/longshore-csi/longshore/nodeagent/internal/selfattach"
 )
 
+// GateVolumeHealth is a feature gate, alpha in Kubernetes 1.37. It writes the health of volumes to the status of their pods, and that of the storage of drivers
+// (NodeGetStorageHealth) to the status of the CSINode. The API server needs the gate, too.
+const GateVolumeHealth = "CSIVolumeHealth"
+
 // Options configure one node agent. NewOptions returns the defaults.
 type Options struct {
 	// Kube says how the API server is reached. The credentials should be the node's:
@@ -65,6 +69,9 @@ type Options struct {
 	// TopologyCollision is the action if a topology label already has another value: fail or overwrite.
 	TopologyCollision string
 
+	// Features are the feature gates: GateVolumeHealth.
+	Features flagset.FeatureGates
+
 	// SyncFrequency is how often each pod is checked although nothing has changed. The claim of each mounted volume is read, and
 	// NodePublishVolume is repeated for drivers with requiresRepublish, as often or up to half as long again at random: a node may
 	// not watch claims for expansions.
@@ -77,6 +84,7 @@ func NewOptions() Options {
 	return Options{
 		Kube:              flagset.NewKube(),
 		HTTP:              flagset.NewHTTP(),
+		Features:          flagset.NewFeatureGates(map[string]flagset.Gate{GateVolumeHealth: {Stage: flagset.Alpha}}),
 		NodeName:          strings.ToLower(hostname),
 		Nodes:             1,
 		MaxPods:           110,
@@ -88,7 +96,7 @@ func NewOptions() Options {
 
 // groups returns the groups of flags that all components share.
 func (o *Options) groups() []flagset.Group {
-	return []flagset.Group{&o.Kube, &o.HTTP}
+	return []flagset.Group{&o.Kube, &o.HTTP, &o.Features}
 }
 
 // AddFlags registers all flags on fs. The values that the fields have at that moment are the
@@ -146,4 +154,4 @@ func isIP(text string) bool {
 }
 
 // Warnings lists the given flags that are deprecated or have no effect.
-func (o *Options) Warnings() []string { return flagset.Warnings(&o.HTTP) }
+func (o *Options) Warnings() []string { return flagset.Warnings(&o.HTTP, &o.Features) }

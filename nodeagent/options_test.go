@@ -72,6 +72,16 @@ func TestValidate(t *testing.T) {
 	})
 }
 
+// TestFeatureGates: a kubelet's gate is off as in a kubelet, until it is given.
+func TestFeatureGates(t *testing.T) {
+	if o := NewOptions(); o.Features.Enabled(GateVolumeHealth) {
+		t.Error("the gate is on by default")
+	}
+	if o := commandtest.Accepts(t, defaults, "--feature-gates=CSIVolumeHealth=true"); !o.Features.Enabled(GateVolumeHealth) {
+		t.Error("the gate is off although it is given")
+	}
+}
+
 // TestAllowedDriversFlag: not given, given empty, and given with names are three things.
 func TestAllowedDriversFlag(t *testing.T) {
 	cases := map[string]struct {

@@ -100,6 +100,7 @@ func newAgent(o *Options, reg prometheus.Registerer, shared *shared) (*agent.Age
 	parts.SelfAttach = selfattach.Naming(o.SelfAttach)
 	parts.Collision, parts.Linger = nodeinfo.Collision(o.TopologyCollision), linger
 	parts.StatusFrequency, parts.LeaseDuration, parts.SyncFrequency, parts.Workers = statusFrequency, leaseDuration, o.SyncFrequency, workers
+	parts.VolumeHealth = o.Features.Enabled(GateVolumeHealth)
 	parts.Registerer, parts.Queues = reg, kubemetrics.NewQueues(reg)
 	return agent.New(parts)
 }

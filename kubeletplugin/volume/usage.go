@@ -1,5 +1,7 @@
 package volume
 
+import corev1 "k8s.io/api/core/v1"
+
 // Space is how much of a resource a volume has.
 type Space struct {
 	// Capacity, Used and Available are numbers of bytes or inodes.
@@ -8,6 +10,8 @@ type Space struct {
 
 // Condition is a problem of a volume, as its driver reports it (CSI v1.13, "NodeGetVolumeHealth").
 type Condition struct {
+	// Status is the category; empty for a driver that reports by VolumeCondition, and for a category that is not known.
+	Status corev1.VolumeHealthStatusType
 	// Reason is one word in CamelCase; empty for a driver that reports by VolumeCondition.
 	Reason string
 	// Message is for people.

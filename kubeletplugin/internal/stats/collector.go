@@ -16,6 +16,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
@@ -49,6 +50,9 @@ type Config struct {
 	Drivers volume.Drivers
 	// Events receives events; nil for none.
 	Events Events
+	// Health is called, instead of Events, with the UID of a pod when one of its volumes has other conditions than before, or has them for the first time;
+	// conditions are no metric then. It must not block; nil for none.
+	Health func(types.UID)
 	// Interval is how often each volume is asked for, and up to as long again at random; 1 minute if zero.
 	Interval time.Duration
 	// Timeout is the deadline of one call; 1 minute if zero.
@@ -208,11 +212,15 @@ func (c *Collector) note(ctx context.Context, p volume.Published, r *volume.Usag
 	}
 }
 
-// noteHealth keeps the condition of a volume, and sends an event when it has changed.
+// noteHealth keeps the condition of a volume, and reports it when it has changed.
 func (c *Collector) noteHealth(e *entry, conditions []volume.Condition) {
-	changed := !slices.Equal(e.Conditions, conditions)
+	first, changed := !e.Health, !slices.Equal(e.Conditions, conditions)
 	e.Health, e.Conditions = true, conditions
 	switch {
+	case c.cfg.Health != nil:
+		if first || changed {
+			c.cfg.Health(e.Pod.UID)
+		}
 	case c.cfg.Events == nil || !changed:
 	case len(conditions) == 0:
 		c.cfg.Events.Condition(e.Pod, volume.ReasonNormal, fmt.Sprintf("volume %s: the driver reports no problem any more", e.Key.SpecName))

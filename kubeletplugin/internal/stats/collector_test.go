@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/encoding/protowire"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/longshore-csi/longshore/kubeletplugin/volume"
@@ -276,6 +277,59 @@ func TestFailuresKeepTheCondition(t *testing.T) {
 		pass(2 * time.Minute)
 		if latest := c.Latest(); len(latest[0].Conditions) != 1 || latest[0].Err == nil || len(*events) != 1 {
 			t.Errorf("known is %+v, events are %q", latest, *events)
+		}
+	})
+}
+
+// TestHealthIsTheCallers: a caller that reports health gets the first answer and each change, with categories, and there are neither events nor a metric of it.
+func TestHealthIsTheCallers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		events, called := &recorder{}, []types.UID{}
+		d := &fakeDriver{health: health()}
+		c, err := New(Config{
+			Published: func() []volume.Published { return []volume.Published{published("a", "data")} }, Drivers: d, Events: events,
+			Health: func(pod types.UID) { called = append(called, pod) }, Spread: func() float64 { return 0 },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- c.Run(ctx) }()
+		pass(2 * time.Minute)
+		answer := func(category csi.VolumeHealthErrorType) {
+			d.change(func() {
+				d.health = func(*csi.NodeGetVolumeHealthRequest) (*csi.NodeGetVolumeHealthResponse, error) {
+					return &csi.NodeGetVolumeHealthResponse{VolumeHealth: &csi.VolumeHealth{
+						HealthStatuses: []*csi.VolumeHealth_VolumeHealthEntry{{Status: category, Reason: "Sick"}},
+					}}, nil
+				}
+			})
+			pass(2 * time.Minute)
+		}
+		for _, tc := range []struct {
+			category csi.VolumeHealthErrorType
+			want     corev1.VolumeHealthStatusType
+		}{
+			{csi.VolumeHealthErrorType_UNKNOWN_VOLUME_HEALTH_TYPE, ""},
+			{csi.VolumeHealthErrorType_INACCESSIBLE, corev1.VolumeHealthInaccessible},
+			{csi.VolumeHealthErrorType_DATA_LOSS, corev1.VolumeHealthDataLoss},
+			{csi.VolumeHealthErrorType_DEGRADED, corev1.VolumeHealthDegraded},
+		} {
+			answer(tc.category)
+			if diff := cmp.Diff([]volume.Condition{{Status: tc.want, Reason: "Sick"}}, c.Latest()[0].Conditions); diff != "" {
+				t.Errorf("conditions (-want +got):\n%s", diff)
+			}
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if len(called) != 5 || len(*events) > 0 {
+			t.Errorf("called with %v, events %v; want five calls and no event", called, *events)
+		}
+		if n := testutil.CollectAndCount(c); n > 0 {
+			t.Errorf("%d metrics of a volume without a usage, want none", n)
 		}
 	})
 }

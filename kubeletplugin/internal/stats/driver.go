@@ -8,6 +8,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/longshore-csi/longshore/kubeletplugin/volume"
 )
@@ -101,9 +102,23 @@ func readHealth(ctx context.Context, r *volume.Usage, node csi.NodeClient, p vol
 	}
 	r.Health, r.Conditions = true, nil // which replaces a VolumeCondition
 	for _, s := range answer.GetVolumeHealth().GetHealthStatuses() {
-		r.Conditions = append(r.Conditions, volume.Condition{Reason: s.GetReason(), Message: s.GetMessage()})
+		r.Conditions = append(r.Conditions, volume.Condition{Status: category(s.GetStatus()), Reason: s.GetReason(), Message: s.GetMessage()})
 	}
 	return nil
+}
+
+// category is the name that Kubernetes gives to a category of CSI; empty for those that it does not have.
+func category(t csi.VolumeHealthErrorType) corev1.VolumeHealthStatusType {
+	switch t {
+	case csi.VolumeHealthErrorType_INACCESSIBLE:
+		return corev1.VolumeHealthInaccessible
+	case csi.VolumeHealthErrorType_DATA_LOSS:
+		return corev1.VolumeHealthDataLoss
+	case csi.VolumeHealthErrorType_DEGRADED:
+		return corev1.VolumeHealthDegraded
+	case csi.VolumeHealthErrorType_UNKNOWN_VOLUME_HEALTH_TYPE:
+	}
+	return ""
 }
 
 // describe is all problems in one line.

@@ -13,7 +13,7 @@ type gauge struct {
 }
 
 // gauges are the metrics of a volume with a claim.
-func gauges() []gauge {
+func (c *Collector) gauges() []gauge {
 	describe := func(name, help string) *prometheus.Desc {
 		return prometheus.NewDesc("kubelet_volume_stats_"+name, help, []string{"namespace", "persistentvolumeclaim"}, nil)
 	}
@@ -27,7 +27,7 @@ func gauges() []gauge {
 	}
 	bytes, inodes := func(r *volume.Usage) *volume.Space { return r.Bytes }, func(r *volume.Usage) *volume.Space { return r.Inodes }
 	capacity, used, available := func(s *volume.Space) int64 { return s.Capacity }, func(s *volume.Space) int64 { return s.Used }, func(s *volume.Space) int64 { return s.Available }
-	return []gauge{
+	all := []gauge{
 		of("capacity_bytes", "Size of the volume in bytes.", bytes, capacity),
 		of("used_bytes", "Used bytes of the volume.", bytes, used),
 		of("available_bytes", "Free bytes of the volume.", bytes, available),
@@ -41,11 +41,15 @@ func gauges() []gauge {
 			return 0, r.Health
 		}},
 	}
+	if c.cfg.Health != nil {
+		return all[:len(all)-1]
+	}
+	return all
 }
 
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(out chan<- *prometheus.Desc) {
-	for _, g := range gauges() {
+	for _, g := range c.gauges() {
 		out <- g.desc
 	}
 }
@@ -58,7 +62,7 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 			continue
 		}
 		seen[r.Claim] = true
-		for _, g := range gauges() {
+		for _, g := range c.gauges() {
 			if value, known := g.value(&r); known {
 				out <- prometheus.MustNewConstMetric(g.desc, prometheus.GaugeValue, value, r.Claim.Namespace, r.Claim.Name)
 			}

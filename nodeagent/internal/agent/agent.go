@@ -72,6 +72,9 @@ type Config struct {
 	SyncFrequency time.Duration
 	// StatsPeriod is how often drivers are asked for the usage and the health of each volume; 1 minute if zero, never if negative.
 	StatsPeriod time.Duration
+	// VolumeHealth reports the health of volumes and storage in the status of pods and of the CSINode, as a kubelet of 1.37 does with the feature gate
+	// CSIVolumeHealth, and not by events.
+	VolumeHealth bool
 	// SweepInterval is how often the directories of pods that are gone are looked for; 1 minute if zero.
 	SweepInterval time.Duration
 	// Workers is the maximum number of pods processed concurrently.
@@ -95,6 +98,7 @@ type Agent struct {
 	self      *selfattach.Attacher // nil if the attach/detach controller attaches
 	info      *nodeinfo.Writer
 	limits    *nodeinfo.Refresher
+	storage   *storageHealth // nil if Config.VolumeHealth is not set
 	events    *events.Async
 	plugin    *kubeletplugin.Plugin
 	pods      *pods.Controller
@@ -121,7 +125,7 @@ func New(cfg Config) (*Agent, error) {
 	if err := a.makePlugin(); err != nil {
 		return nil, fmt.Errorf("configure node agent: %w", err)
 	}
-	if err := errors.Join(a.makeLimits(), a.makePods()); err != nil {
+	if err := errors.Join(a.makeLimits(), a.makeHealth(), a.makePods()); err != nil {
 		return nil, fmt.Errorf("configure node agent: %w", err)
 	}
 	a.view.OnChange(a.nodeChanged)
@@ -171,13 +175,17 @@ func (a *Agent) makePlugin() error {
 	if err != nil {
 		return err
 	}
+	var health func(types.UID)
+	if a.cfg.VolumeHealth {
+		health = func(uid types.UID) { a.pods.Wake(uid) }
+	}
 	a.plugin, err = kubeletplugin.New(kubeletplugin.Config{
 		StatusKnown: true,
 		Node:        a.node(), RootDir: string(a.cfg.Root), Inotify: a.cfg.Inotify,
 		Objects: kubeapi.Objects{API: a.cfg.Client, CSIDriver: a.csiDriver, Self: a.view.Node}, Allowed: a.cfg.Allowed,
 		Secrets: kubeapi.Secrets{API: a.cfg.Client}, Tokens: kubeapi.NewTokens(a.cfg.Client), Claims: kubeapi.Claims{API: a.cfg.Client},
 		InUse: inUse, Attachments: attached, SelfAttach: a.self != nil, Exhausted: a.exhausted,
-		NodeInfo: nodeInfo{a.info}, Events: kubeapi.Events{Recorder: a.events}, StatsInterval: a.cfg.StatsPeriod,
+		NodeInfo: nodeInfo{a.info}, Events: kubeapi.Events{Recorder: a.events}, StatsInterval: a.cfg.StatsPeriod, VolumeHealth: health,
 		Changed: func(uid types.UID) { a.pods.Wake(uid) },
 		Dial:    a.dial, Mounts: a.cfg.Mounts, FileLabel: a.cfg.FileLabel, Timeout: a.cfg.CSITimeout, SyncInterval: a.cfg.SyncFrequency,
 		Registerer: a.cfg.Registerer, Fault: a.cfg.Fault,
@@ -193,9 +201,13 @@ func (a *Agent) makePods() (err error) {
 	if a.orphans, err = newOrphans(a.cfg.Registerer); err != nil {
 		return err
 	}
+	var health func(types.UID) map[volume.Key][]corev1.VolumeHealthCondition
+	if a.cfg.VolumeHealth {
+		health = a.podHealth
+	}
 	a.pods, err = pods.New(pods.Config{
 		Pods: a.cfg.Client.Pods, Resolve: a.resolve, Volumes: a.plugin.Volumes(),
-		Clean: a.cleanPod, LimitExceeded: a.limitExceeded,
+		Clean: a.cleanPod, LimitExceeded: a.limitExceeded, Health: health,
 		Events: a.events, HostIP: a.cfg.Template.IP, Workers: a.cfg.Workers, Metrics: a.cfg.Queues, Unsupported: count,
 	})
 	return err

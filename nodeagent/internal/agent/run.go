@@ -125,6 +125,9 @@ func (a *Agent) afterRegistration(ctx context.Context, g *errgroup.Group, listed
 	g.Go(func() error { return a.inUse.Run(ctx) })
 	g.Go(func() error { return a.info.Run(ctx) })
 	g.Go(func() error { return a.limits.Run(ctx) })
+	if a.storage != nil {
+		g.Go(func() error { return a.storage.Run(ctx) })
+	}
 	g.Go(func() error { return a.plugin.RunDrivers(ctx) })
 	g.Go(func() error { return a.registerDrivers(ctx) })
 	g.Go(func() error { return a.afterFirstList(ctx, g, listed) })

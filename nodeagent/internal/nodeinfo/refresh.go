@@ -14,7 +14,7 @@ import (
 // refreshPause is the minimum time between two refreshes of a driver that Refresher.Ask causes: the shortest period that the API allows.
 const refreshPause = 10 * time.Second
 
-// RefresherConfig says whose limits to refresh. All fields are required.
+// RefresherConfig says what to refresh of which drivers: their limits, or something else. All fields are required.
 type RefresherConfig struct {
 	// Drivers lists the registered drivers, and Changed returns a channel that is closed when the list changes.
 	Drivers func() []string

@@ -50,6 +50,8 @@ type Config struct {
 	// LimitExceeded reports whether a volume is not attached because the node has as many volumes of its driver as it can have; nil for
 	// never.
 	LimitExceeded func(context.Context, *volume.Volume) bool
+	// Health has the conditions of those volumes of a pod whose drivers report health, for the status of the pod; nil: nothing of it is written.
+	Health func(types.UID) map[volume.Key][]corev1.VolumeHealthCondition
 	// Events receives the events on pods.
 	Events Recorder
 	// Unsupported counts a feature that a volume of a pod asks for and the agent does not do; nil for none.
@@ -148,7 +150,8 @@ func (c *Controller) reconcile(ctx context.Context, uid types.UID) (reconcile.Re
 	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues(logging.KeyPod, klog.KObj(pod), "podUID", uid))
 	switch next(pod, gone, e.finished) {
 	case goalRun:
-		return c.start(ctx, e, pod)
+		result, err := c.start(ctx, e, pod)
+		return result, errors.Join(err, c.reportHealth(ctx, e, pod))
 	case goalRelease:
 		_, err := c.release(pod)
 		return reconcile.Result{}, err

@@ -36,6 +36,8 @@ type entry struct {
 	since time.Time
 	// lastEvent is since, or the time of the last event that the pod still waits.
 	lastEvent time.Time
+	// health is the list that was last written to the status of the pod, or that the status had before.
+	health []corev1.PodVolumeHealth
 	// unsupported has the features and volumes that were reported.
 	unsupported map[[2]string]bool
 }

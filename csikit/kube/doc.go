@@ -15,6 +15,10 @@
 // changed, and must not be sent back with Update, which would delete what was
 // stripped. Write with Patch, or Get the object first.
 //
+// An informer of a kind that the component can do without (InformerOptions.AskAgain) makes few requests where
+// the role does not allow to list or to watch it, or the server does not have it, and Unwatched says so: callers then
+// read the objects that they need.
+//
 // Other kinds, such as custom resources, get the same methods by NewResource from a REST client
 // of their group; kinds that several components read are added here.
 package kube

@@ -40,6 +40,9 @@ type InformerOptions[T Object] struct {
 	Index map[string]func(T) []string
 	// Resync calls the OnChange functions for every object in this interval. 0: never.
 	Resync time.Duration
+	// AskAgain is for a kind that the component can do without: if the API server refuses to list or to watch it, as the role does not allow that or the server does
+	// not have the kind, it is asked again in this interval, such as DefaultAskAgain, and Unwatched says why. 0: a refusal is an error, and soon repeated.
+	AskAgain time.Duration
 }
 
 // Informer keeps a copy of all objects of a kind up to date.
@@ -51,6 +54,7 @@ type Informer[T Object] struct {
 	store     *store[T]
 	index     map[string]func(T) []string
 	own       overlay[T]
+	refusals  refusals
 	started   atomic.Bool
 	onChange  []func(before, after T) // guarded by store.change
 }
@@ -73,7 +77,8 @@ func NewInformer[T Object, L runtime.Object](r Resource[T, L], o InformerOptions
 	}
 	i.store = newStore(o, i.changed, i.listed)
 	i.own.transform = i.store.transform
-	i.reflector = cache.NewReflectorWithOptions(lw, newOf[T](), i.store, cache.ReflectorOptions{
+	i.refusals.name, i.refusals.askAgain = i.name, o.AskAgain
+	i.reflector = cache.NewReflectorWithOptions(i.refusals.wrap(lw), newOf[T](), i.store, cache.ReflectorOptions{
 		Name: i.name, TypeDescription: i.name, ResyncPeriod: o.Resync, MinWatchTimeout: minWatch,
 	})
 	return i
@@ -104,10 +109,8 @@ func (i *Informer[T]) Run(ctx context.Context) error {
 	filled := filling.begin()
 	defer filled(0)
 	go func() {
-		select {
-		case <-i.store.synced:
+		if i.WaitTried(ctx) == nil {
 			filled(i.store.size())
-		case <-ctx.Done():
 		}
 	}()
 	// The delays of client-go's own loop, which has an error handler that cannot be replaced.
@@ -177,7 +180,11 @@ func (i *Informer[T]) ByIndex(index, value string) []T {
 // Remember makes an own write visible before the watch brings it: obj is what Create, Update or
 // Patch has returned; the object is gone if that write removed its last finalizer. The newer
 // resourceVersion wins; a deletion that the watch has brought for the same UID wins always. obj loses its managedFields.
+// Nothing is remembered while Unwatched says why the kind is not watched.
 func (i *Informer[T]) Remember(obj T) {
+	if i.Unwatched() != nil {
+		return
+	}
 	copied, ok := StripManagedFields(obj).DeepCopyObject().(T)
 	if !ok {
 		return

@@ -2,7 +2,6 @@ package kube
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"sync"
 	"time"
@@ -104,10 +103,7 @@ func (r *refusals) state() (last error, refused <-chan struct{}) {
 // While it is not nil, the copy has no objects or old ones: callers read the objects that they need from the API server.
 func (i *Informer[T]) Unwatched() error {
 	last, _ := i.refusals.state()
-	if last == nil {
-		return nil
-	}
-	return fmt.Errorf("%s is not watched: %w", i.name, last)
+	return last
 }
 
 // WaitTried returns when the copy is complete or Unwatched says why it is not, or with an error when ctx is done first.

@@ -40,7 +40,7 @@ func (a access) check(namespace string, ref volume.SourceRef) error {
 	case snapshotapi.IsAbsent(a.unknown):
 		return fmt.Errorf("use %s as source: this cluster has no ReferenceGrants, the CustomResourceDefinition of %s is not installed: %w", ref, kubeapi.GatewayGroup, a.unknown)
 	case a.unknown != nil:
-		return fmt.Errorf("use %s as source: ReferenceGrants cannot be listed: %w", ref, a.unknown)
+		return fmt.Errorf("use %s as source: ReferenceGrants cannot be watched: %w", ref, a.unknown)
 	}
 	return volume.BlockedError{Err: fmt.Errorf("use %s as source: no ReferenceGrant in namespace %q allows PersistentVolumeClaims of namespace %q to use it", ref, ref.Namespace, namespace)}
 }

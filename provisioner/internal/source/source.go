@@ -151,7 +151,7 @@ func (k *Keeper) knownKept(ref volume.SourceRef) bool {
 	var found origin
 	if ref.Kind == view.KindClaim {
 		found.claim, _ = k.cfg.View.Claims.Get(ref.Namespace, ref.Name)
-	} else if k.cfg.View.Snapshots != nil {
+	} else if k.cfg.View.Snapshots != nil && k.cfg.View.Snapshots.Unwatched() == nil {
 		found.snapshot, _ = k.cfg.View.Snapshots.Get(ref.Namespace, ref.Name)
 	}
 	return (found.claim != nil || found.snapshot != nil) && found.kept()

@@ -5,6 +5,7 @@ package view
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/kube"
@@ -35,15 +37,23 @@ const (
 	grantsByNamespace       = "namespace"
 )
 
+const (
+	// askAgainOfNode is the shortest pause until an instance for one node, of which there may be thousands, asks again for a kind that the cluster lacks or that it
+	// may not watch; the longest is twice that.
+	askAgainOfNode = 15 * time.Minute
+	// optionalGrace is how long the first lists of kinds that the work does not depend on may hold it up.
+	optionalGrace = 10 * time.Second
+)
+
 // Shape says which kinds are watched beside those that always are.
 type Shape struct {
 	// Topology says that Nodes and CSINodes are watched.
 	Topology bool
 	// Attachments says that VolumeAttachments are watched.
 	Attachments bool
-	// Snapshots says that VolumeSnapshots are watched, once the cluster has them.
+	// Snapshots says that VolumeSnapshots are watched, once the cluster has them and the role allows it.
 	Snapshots bool
-	// Grants says that ReferenceGrants are watched, once the cluster has them.
+	// Grants says that ReferenceGrants are watched, once the cluster has them and the role allows it.
 	Grants bool
 }
 
@@ -78,9 +88,10 @@ type View struct {
 	Classes *kube.Informer[*storagev1.StorageClass]
 	// Attachments is nil when the driver attaches nothing.
 	Attachments *kube.Informer[*storagev1.VolumeAttachment]
-	// Snapshots is nil when the driver has none, and empty while the cluster has none; the work does not depend on it.
+	// Snapshots is nil when the driver has none. Its method Unwatched returns an error while the cluster has none or the role does not allow to watch them; the work
+	// does not depend on it.
 	Snapshots *kube.Informer[*snapshotv1.VolumeSnapshot]
-	// Grants is nil when sources in other namespaces are not allowed at all, and empty while the cluster has none.
+	// Grants is nil when sources in other namespaces are not allowed at all, and else like Snapshots.
 	Grants *kube.Informer[*kubeapi.ReferenceGrant]
 	// Index has the topology; nil when the driver has none.
 	Index *topology.Index
@@ -89,9 +100,8 @@ type View struct {
 	// one node, which is then all that the index knows.
 	nodes    *kube.Informer[*corev1.Node]
 	csiNodes *kube.Informer[*storagev1.CSINode]
-	// optional has the kinds that the cluster may lack, and grants is that of Grants.
-	optional []*optional
-	grants   *optional
+	// optional has the informers of kinds that the cluster may lack, or that the role may not allow to watch.
+	optional []optional
 
 	// mu guards onTopology and onNode, which are called with changes of the topology.
 	mu         sync.Mutex
@@ -138,24 +148,29 @@ func New(cfg Config) *View {
 
 // addSnapshots makes the informer of snapshots.
 func (v *View) addSnapshots(cfg Config) {
-	snapshots := cfg.Kube.VolumeSnapshots(metav1.NamespaceAll)
-	v.Snapshots = kube.NewInformer(snapshots, kube.InformerOptions[*snapshotv1.VolumeSnapshot]{
-		Name: "VolumeSnapshot", Transform: slimSnapshot, Resync: cfg.SnapshotSweep,
+	v.Snapshots = kube.NewInformer(cfg.Kube.VolumeSnapshots(metav1.NamespaceAll), kube.InformerOptions[*snapshotv1.VolumeSnapshot]{
+		Name: "VolumeSnapshot", Transform: slimSnapshot, Resync: cfg.SnapshotSweep, AskAgain: askAgain(cfg.Node),
 	})
-	v.optional = append(v.optional, newOptional(snapshots, v.Snapshots, cfg))
+	v.optional = append(v.optional, v.Snapshots)
 }
 
 // addGrants makes the informer of ReferenceGrants.
 func (v *View) addGrants(cfg Config) {
-	grants := cfg.Kube.ReferenceGrants()
-	v.Grants = kube.NewInformer(grants, kube.InformerOptions[*kubeapi.ReferenceGrant]{
-		Name: "ReferenceGrant", Transform: slimGrant,
+	v.Grants = kube.NewInformer(cfg.Kube.ReferenceGrants(), kube.InformerOptions[*kubeapi.ReferenceGrant]{
+		Name: "ReferenceGrant", Transform: slimGrant, AskAgain: askAgain(cfg.Node),
 		Index: map[string]func(*kubeapi.ReferenceGrant) []string{
 			grantsByNamespace: func(grant *kubeapi.ReferenceGrant) []string { return []string{grant.Namespace} },
 		},
 	})
-	v.grants = newOptional(grants, v.Grants, cfg)
-	v.optional = append(v.optional, v.grants)
+	v.optional = append(v.optional, v.Grants)
+}
+
+// askAgain returns the pause until a kind that cannot be watched is asked for again.
+func askAgain(node Node) time.Duration {
+	if node.Alone() {
+		return wait.Jitter(askAgainOfNode, 1)
+	}
+	return kube.DefaultAskAgain
 }
 
 // addTopology makes the informers that feed the index.
@@ -248,7 +263,10 @@ func (v *View) ClaimsFromNamespace(namespace string) []*corev1.PersistentVolumeC
 
 // GrantsIn returns the known ReferenceGrants in a namespace, and says why there may be more. Grants must not be nil.
 func (v *View) GrantsIn(namespace string) ([]*kubeapi.ReferenceGrant, error) {
-	incomplete := v.grants.known() // first: what is known then is in the list
+	incomplete := v.Grants.Unwatched() // first: what is known then is in the list
+	if incomplete == nil && !v.Grants.HasSynced() {
+		incomplete = errors.New("the first list is not complete")
+	}
 	return v.Grants.ByIndex(grantsByNamespace, namespace), incomplete
 }
 
@@ -301,7 +319,13 @@ type informer interface {
 	kube.Syncer
 }
 
-// all lists the informers that are in use.
+// optional is an informer of a kind that the work does not depend on.
+type optional interface {
+	informer
+	WaitTried(ctx context.Context) error
+}
+
+// all lists the informers that the work depends on.
 func (v *View) all() []informer {
 	list := []informer{v.Claims, v.Volumes, v.Classes}
 	if v.Attachments != nil {
@@ -318,15 +342,18 @@ func (v *View) all() []informer {
 func (v *View) Start(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
-	for _, inf := range v.all() {
+	run := func(inf informer) {
 		running.Go(func() {
 			if err := inf.Run(ctx); err != nil {
 				klog.FromContext(ctx).Error(err, "Informer ended")
 			}
 		})
 	}
-	for _, kind := range v.optional {
-		running.Go(func() { kind.run(ctx) })
+	for _, inf := range v.all() {
+		run(inf)
+	}
+	for _, inf := range v.optional {
+		run(inf)
 	}
 	return func() {
 		cancel()
@@ -339,8 +366,8 @@ func (v *View) Start(ctx context.Context) (stop func()) {
 func (v *View) WaitSynced(ctx context.Context) error {
 	short, cancel := context.WithTimeout(ctx, optionalGrace)
 	defer cancel()
-	for _, kind := range v.optional {
-		kind.wait(short)
+	for _, inf := range v.optional {
+		_ = inf.WaitTried(short) // ends by itself
 	}
 	for _, inf := range v.all() {
 		if err := inf.WaitSynced(ctx); err != nil {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
@@ -210,7 +211,7 @@ func TestOptionalKind(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			watching(t, Config{Shape: Shape{Grants: true}}, func(t *testing.T, v *View, cluster *kubetest.Cluster) {
-				tc.fault.Verb, tc.fault.Resource = "list", "referencegrants"
+				tc.fault.Resource = "referencegrants"
 				cluster.Inject(tc.fault)
 				begun := time.Now()
 				start(t, v)
@@ -221,7 +222,7 @@ func TestOptionalKind(t *testing.T) {
 					t.Errorf("%s\nerror %v, want %q", tc.reason, err, tc.want)
 				}
 				cluster.Heal()
-				time.Sleep(2 * optionalPoll)
+				time.Sleep(kube.DefaultAskAgain)
 				synctest.Wait()
 				if got, err := v.GrantsIn("store"); err != nil || len(got) != 1 {
 					t.Errorf("%s\ngrants %v, %v, want one", tc.reason, got, err)
@@ -237,20 +238,18 @@ func TestAbsentKindIsSoughtRarely(t *testing.T) {
 		node Node
 		want int
 	}{
-		"Cluster": {want: 61},
+		"Cluster": {want: 13},
 		"Node":    {node: Node{Name: "n1", Segments: map[string]string{"zone": "a"}}, want: 4},
 	} {
 		t.Run(name, func(t *testing.T) {
 			watching(t, Config{Shape: Shape{Grants: true}, Node: tc.node}, func(t *testing.T, v *View, cluster *kubetest.Cluster) {
-				lists := 0
-				cluster.Inject(kubetest.Fault{
-					Verb: "list", Resource: "referencegrants", Err: apierrors.NewNotFound(corev1.Resource("referencegrants"), ""), Do: func() { lists++ },
-				})
+				requests := 0
+				cluster.Inject(kubetest.Fault{Resource: "referencegrants", Err: apierrors.NewNotFound(corev1.Resource("referencegrants"), ""), Do: func() { requests++ }})
 				start(t, v)
 				time.Sleep(time.Hour)
 				synctest.Wait()
-				if lists > tc.want || lists < tc.want/2 {
-					t.Errorf("%d attempts in an hour, want %d, or as few as half of that", lists, tc.want)
+				if requests > tc.want || requests < tc.want/2 {
+					t.Errorf("%d requests in an hour, want %d, or as few as half of that", requests, tc.want)
 				}
 			})
 		})

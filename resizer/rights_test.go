@@ -2,7 +2,7 @@ package resizer
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -36,7 +36,7 @@ func rights() []sidecartest.Right {
 
 func TestRightsDoc(t *testing.T) {
 	sidecartest.RightsDocument(t, "csi-resizer", rights(), "PersistentVolume", `
-The optional kinds are read only when a claim needs them: pods and attachments of the whole cluster are not listed before a driver has
+The optional kinds are read only when a claim needs them; VolumeAttributesClasses that may not be watched are read by `+"`get`"+`. Pods and attachments of the whole cluster are not listed before a driver has
 refused to expand a volume in use, and never with `+"`--handle-volume-inuse-error=false`"+`. A driver that announces offline expansion alone
 is not asked while the volume is in use.
 `)
@@ -52,13 +52,19 @@ type bed struct {
 // launch begins a component; stop ends it in good order.
 func (b *bed) launch(host string) (stop func()) {
 	b.t.Helper()
+	return b.launchIn(klog.NewContext(context.Background(), klog.Logger{}), host)
+}
+
+// launchIn is launch with a context that has the logger.
+func (b *bed) launchIn(ctx context.Context, host string) (stop func()) {
+	b.t.Helper()
 	o, err := parse("--leader-election", "--retry-interval-max=10s")
 	if err != nil {
 		b.t.Fatal(err)
 	}
 	config := inMemory(o, b.cluster.Client(), host)
 	config.CSI.Conn = b.driver.Conn()
-	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), klog.Logger{}))
+	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- sidecar.Run(ctx, config) }()
 	return func() {
@@ -142,12 +148,9 @@ func TestOptionalRights(t *testing.T) {
 			if !strings.HasPrefix(r.Why, "optional") || r.Resource == "secrets" {
 				continue
 			}
-			for verb := range strings.SplitSeq(r.Verbs, ", ") {
-				b.cluster.Inject(kubetest.Fault{
-					Verb: verb, Resource: r.Resource,
-					Err: apierrors.NewForbidden(schema.GroupResource{Group: r.Group, Resource: r.Resource}, "", fmt.Errorf("%s is not granted", verb)),
-				})
-			}
+			b.cluster.Inject(kubetest.Fault{
+				Resource: r.Resource, Err: apierrors.NewForbidden(schema.GroupResource{Group: r.Group, Resource: r.Resource}, "", errors.New("it is not granted")),
+			})
 		}
 		stop := b.launch("host-1")
 		pass(time.Minute)
@@ -156,4 +159,42 @@ func TestOptionalRights(t *testing.T) {
 		}
 		stop()
 	})
+}
+
+// upstreamRights are those of the newest manifests of external-resizer, where secrets are a comment, with these verbs for VolumeAttributesClasses.
+func upstreamRights(classes string) []sidecartest.Right {
+	return []sidecartest.Right{
+		{Resource: "persistentvolumes", Verbs: "get, list, watch, patch"},
+		{Resource: "persistentvolumeclaims", Verbs: "get, list, watch"},
+		{Resource: "pods", Verbs: "get, list, watch"},
+		{Resource: "persistentvolumeclaims/status", Verbs: "patch"},
+		{Resource: "events", Verbs: "list, watch, create, update, patch"},
+		{Resource: "volumeattributesclasses", Verbs: classes},
+		{Resource: "leases", Verbs: "get, watch, list, delete, update, create"},
+	}
+}
+
+// TestUpstreamRights works for ten minutes with the rights of the component that is replaced: a volume that no pod uses is expanded, and
+// gets its class wherever that may be read. No error is logged, and no kind is listed or watched again and again: VolumeAttachments may be neither.
+func TestUpstreamRights(t *testing.T) {
+	for name, classes := range map[string]string{"Newest": "get, list, watch", "List": "get, list", "Get": "get"} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBed(t)
+				pv := testPV("data")
+				pv.ResourceVersion, pv.Spec.CSI.ControllerExpandSecretRef = "", nil
+				if err := errors.Join(b.cluster.Apply(pv), b.cluster.Remove("pods", "default", "user")); err != nil {
+					t.Fatal(err)
+				}
+				granted := sidecartest.Grant(t, b.cluster, upstreamRights(classes))
+				stop := b.launchIn(granted.Context(context.Background()), "host-1")
+				pass(10 * time.Minute)
+				if got := b.outcome(); got != "2Gi gold" {
+					t.Errorf("after ten minutes: %s, want 2Gi gold", got)
+				}
+				granted.Check(t)
+				stop()
+			})
+		})
+	}
 }

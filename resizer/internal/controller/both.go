@@ -70,7 +70,7 @@ func (c *Controller) dueTogether(ctx context.Context, v volume, last attempts) (
 	if !c.canBoth(last.expand) || !needsExpand(v.claim) || !needsModify(v.claim) || expanding(v.claim, last.expand) || modifying(v.claim, last.modify) {
 		return size, nil
 	}
-	find, err := c.findClasses(ctx)
+	find, err := c.findClasses(ctx, v.claim)
 	if err != nil {
 		return size, nil // modify records the error
 	}

@@ -2,62 +2,40 @@ package controller
 
 import (
 	"context"
-	"fmt"
 	"sync"
-	"time"
-
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/longshore-csi/longshore/csikit/kube"
 )
 
-// refusedPause is the time until a kind that the API server has refused is asked for again: the role may have been extended.
-const refusedPause = 5 * time.Minute
-
 // onDemand is an informer of a kind that few claims need: it starts when it is needed first, so that a cluster that has many such
 // objects, or a role without the right to read them, costs nothing.
 type onDemand[T kube.Object] struct {
-	// make returns the informer, and run runs a function in the background until the controller ends.
+	// make returns the informer, which has AskAgain, and run runs a function in the background until the controller ends.
 	make func() *kube.Informer[T]
 	run  func(func(context.Context) error)
 
 	mu       sync.Mutex
 	informer *kube.Informer[T]
-	refused  error
-	until    time.Time // refused counts until then
 }
 
-// get returns the informer with a complete copy, after list, a request for one object, has shown that the kind may be read.
-// It returns an error when the server has no such kind, when the role does not allow to read it, and when ctx ends first.
-func (d *onDemand[T]) get(ctx context.Context, list func(context.Context) error) (*kube.Informer[T], error) {
-	informer, err := d.started(ctx, list)
-	if err != nil {
+// get returns the informer with a complete copy. It returns an error that kube.IsUnwatchable recognizes when the kind is not watched, and another one when ctx ends first.
+func (d *onDemand[T]) get(ctx context.Context) (*kube.Informer[T], error) {
+	informer := d.started()
+	if err := informer.WaitTried(ctx); err != nil {
+		return nil, err
+	}
+	if err := informer.Unwatched(); err != nil {
 		return nil, err
 	}
 	return informer, informer.WaitSynced(ctx)
 }
 
-func (d *onDemand[T]) started(ctx context.Context, list func(context.Context) error) (*kube.Informer[T], error) {
+func (d *onDemand[T]) started() *kube.Informer[T] {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	switch {
-	case d.informer != nil:
-		return d.informer, nil
-	case time.Now().Before(d.until):
-		return nil, d.refused
+	if d.informer == nil {
+		d.informer = d.make()
+		d.run(d.informer.Run)
 	}
-	informer := d.make()
-	if err := list(ctx); err != nil {
-		err = fmt.Errorf("list %s: %w", informer.Name(), err)
-		if isRefused(err) {
-			d.refused, d.until = err, time.Now().Add(refusedPause)
-		}
-		return nil, err
-	}
-	d.informer = informer
-	d.run(informer.Run)
-	return informer, nil
+	return d.informer
 }
-
-// isRefused reports whether a kind cannot be read: the role does not allow it, or the server does not have it.
-func isRefused(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsNotFound(err) }

@@ -124,7 +124,7 @@ func (c *Controller) untilModify(ctx context.Context, v volume, last attempt) ti
 	if !c.cfg.AttributesClasses || !needsModify(v.claim) {
 		return 0
 	}
-	find, err := c.findClasses(ctx)
+	find, err := c.findClasses(ctx, v.claim)
 	if err != nil {
 		return max(now, time.Until(last.due)) // the failure was recorded
 	}

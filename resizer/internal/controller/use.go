@@ -22,32 +22,23 @@ const (
 // errInUse is a volume that the driver does not expand while it is in use.
 var errInUse = errors.New("the driver expands it only while it is not in use; the expansion continues when it is not")
 
-// oneObject asks for a list of one object, which shows whether the kind may be read.
-func oneObject() metav1.ListOptions { return metav1.ListOptions{Limit: 1} }
-
-// checkUnused returns errInUse if a pod or an attachment uses the volume. What cannot be read, as the role does not allow it, is not
+// checkUnused returns errInUse if a pod or an attachment uses the volume. What cannot be watched, as the role does not allow it, is not
 // asked for: then the driver's answer decides.
 func (c *Controller) checkUnused(ctx context.Context, v volume) error {
 	ctx, cancel := c.kubeDeadline(ctx)
 	defer cancel()
-	attachments, err := c.attachments.get(ctx, func(ctx context.Context) error {
-		_, err := c.cfg.Kube.VolumeAttachments().List(ctx, oneObject())
-		return err
-	})
+	attachments, err := c.attachments.get(ctx)
 	switch {
-	case err != nil && !isRefused(err):
+	case err != nil && !kube.IsUnwatchable(err):
 		return err
 	case err == nil:
 		for _, va := range attachments.ByIndex(indexPV, v.pv.Name) {
 			return fmt.Errorf("volume is attached to node %q: %w", va.Spec.NodeName, errInUse)
 		}
 	}
-	pods, err := c.pods.get(ctx, func(ctx context.Context) error {
-		_, err := c.cfg.Kube.Pods("").List(ctx, oneObject())
-		return err
-	})
+	pods, err := c.pods.get(ctx)
 	switch {
-	case err != nil && !isRefused(err):
+	case err != nil && !kube.IsUnwatchable(err):
 		return err
 	case err == nil:
 		for _, pod := range pods.ByIndex(indexClaim, keyOf(v.claim)) {
@@ -60,7 +51,7 @@ func (c *Controller) checkUnused(ctx context.Context, v volume) error {
 // newPods makes the informer of the pods that may use a volume: a pod that has ended does not.
 func (c *Controller) newPods() *kube.Informer[*corev1.Pod] {
 	pods := kube.NewInformer(c.cfg.Kube.Pods(""), kube.InformerOptions[*corev1.Pod]{
-		Name: "Pod", FieldSelector: "status.phase!=Succeeded,status.phase!=Failed", Transform: slimPod,
+		Name: "Pod", AskAgain: kube.DefaultAskAgain, FieldSelector: "status.phase!=Succeeded,status.phase!=Failed", Transform: slimPod,
 		Index: map[string]func(*corev1.Pod) []string{indexClaim: claimsOf},
 	})
 	pods.OnChange(func(before, after *corev1.Pod) {
@@ -100,7 +91,8 @@ func (c *Controller) newAttachments() *kube.Informer[*storagev1.VolumeAttachment
 		return nil
 	}
 	attachments := kube.NewInformer(c.cfg.Kube.VolumeAttachments(), kube.InformerOptions[*storagev1.VolumeAttachment]{
-		Name: "VolumeAttachment", Transform: slimVA(c.cfg.Driver), Index: map[string]func(*storagev1.VolumeAttachment) []string{indexPV: volumeOf},
+		Name: "VolumeAttachment", AskAgain: kube.DefaultAskAgain, Transform: slimVA(c.cfg.Driver),
+		Index: map[string]func(*storagev1.VolumeAttachment) []string{indexPV: volumeOf},
 	})
 	attachments.OnChange(func(before, after *storagev1.VolumeAttachment) {
 		if before == nil || after != nil {

@@ -94,7 +94,7 @@ func (c *Controller) pvChanged(before, after *corev1.PersistentVolume) {
 // newClasses makes the informer of the VolumeAttributesClasses, which wake the claims that wait for them.
 func (c *Controller) newClasses() *kube.Informer[*storagev1.VolumeAttributesClass] {
 	classes := kube.NewInformer(c.cfg.Kube.VolumeAttributesClasses(), kube.InformerOptions[*storagev1.VolumeAttributesClass]{
-		Name: "VolumeAttributesClass",
+		Name: "VolumeAttributesClass", AskAgain: kube.DefaultAskAgain,
 	})
 	classes.OnChange(func(before, after *storagev1.VolumeAttributesClass) {
 		if after == nil || before != nil && before.UID == after.UID {

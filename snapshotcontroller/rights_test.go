@@ -42,7 +42,7 @@ func rights() []sidecartest.Right {
 		{Group: g, Resource: "volumegroupsnapshots/status", Verbs: "patch", Why: "group snapshots"},
 		{Group: g, Resource: "volumegroupsnapshotcontents", Verbs: "create, delete, get, list, patch, watch", Why: "group snapshots"},
 		{Resource: "nodes", Verbs: "list, watch", Why: "`--enable-distributed-snapshotting`"},
-		{Group: "storage.k8s.io", Resource: "csinodes", Verbs: "list, watch", Why: "optional: the same, to choose nodes that have the driver"},
+		{Group: "storage.k8s.io", Resource: "csinodes", Verbs: "list, watch", Why: "optional: the same, to choose nodes that have the driver; without it, any node that can reach the volume"},
 		{Group: "coordination.k8s.io", Resource: "leases", Verbs: "create, get, update, watch", Why: "`--leader-election`; a Role in the namespace of the pod is enough"},
 	}
 }
@@ -189,5 +189,65 @@ func groupContentOf(ref corev1.ObjectReference, deleted *metav1.Time) *groupv1.V
 			Driver: walkDriver, DeletionPolicy: "Delete", VolumeGroupSnapshotRef: ref,
 			Source: groupv1.VolumeGroupSnapshotContentSource{VolumeHandles: []string{"x"}},
 		},
+	}
+}
+
+// upstreamRights are those of the newest manifests of snapshot-controller; the rule about nodes is a comment there, for distributed mode.
+func upstreamRights(distributed bool) []sidecartest.Right {
+	rights := []sidecartest.Right{
+		{Resource: "persistentvolumes", Verbs: "get, list, watch"},
+		{Resource: "persistentvolumeclaims", Verbs: "get, list, watch, update"},
+		{Resource: "events", Verbs: "list, watch, create, update, patch"},
+		{Resource: "volumesnapshotclasses", Verbs: "get, list, watch"},
+		{Resource: "volumesnapshotcontents", Verbs: "create, get, list, watch, update, delete, patch"},
+		{Resource: "volumesnapshotcontents/status", Verbs: "patch"},
+		{Resource: "volumesnapshots", Verbs: "create, get, list, watch, update, patch, delete"},
+		{Resource: "volumesnapshots/status", Verbs: "update, patch"},
+		{Resource: "volumegroupsnapshotclasses", Verbs: "get, list, watch"},
+		{Resource: "volumegroupsnapshotcontents", Verbs: "create, get, list, watch, update, delete, patch"},
+		{Resource: "volumegroupsnapshotcontents/status", Verbs: "patch"},
+		{Resource: "volumegroupsnapshots", Verbs: "get, list, watch, update, patch"},
+		{Resource: "volumegroupsnapshots/status", Verbs: "update, patch"},
+		{Resource: "leases", Verbs: "get, watch, list, delete, update, create"},
+	}
+	if distributed {
+		rights = append(rights, sidecartest.Right{Resource: "nodes", Verbs: "get, list, watch"})
+	}
+	return rights
+}
+
+// TestUpstreamRights works for ten minutes with the rights of the component that is replaced: a snapshot and a group snapshot get their contents, no error is logged,
+// and no kind is listed or watched again and again: CSINodes may be neither.
+func TestUpstreamRights(t *testing.T) {
+	for name, distributed := range map[string]bool{"Newest": false, "Distributed": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := &walk{t: t, rand: rand.New(rand.NewPCG(1, 0)), cluster: kubetest.New(), storage: map[string]string{}, done: map[string]int{}} //nolint:gosec // a test
+				snapshotapitest.Install(w.cluster)
+				w.addClasses()
+				for i := range walkClaims {
+					w.addClaim(i)
+				}
+				w.must(w.cluster.Apply(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}))
+				granted := sidecartest.Grant(t, w.cluster, upstreamRights(distributed))
+				o, err := parse("--leader-election", fmt.Sprint("--enable-distributed-snapshotting=", distributed))
+				w.must(err)
+				ctx, cancel := context.WithCancel(granted.Context(context.Background()))
+				ended := make(chan error, 1)
+				go func() { ended <- component.Run(ctx, o.component(inMemory(w.cluster.Client(), "host"))) }()
+				<-time.After(time.Minute)
+				w.take()
+				w.takeGroup()
+				<-time.After(9 * time.Minute)
+				for _, resource := range []string{"volumesnapshotcontents", "volumegroupsnapshotcontents"} {
+					if len(w.cluster.Objects(resource)) == 0 {
+						t.Errorf("there are no %s", resource)
+					}
+				}
+				granted.Check(t)
+				cancel()
+				w.must(<-ended)
+			})
+		})
 	}
 }

@@ -98,7 +98,7 @@ func (r *refusals) state() (last error, refused <-chan struct{}) {
 }
 
 // Unwatched returns why the kind is not watched at present: the last answer to list or watch, for which IsUnwatchable is true. nil: it is watched, or the API server
-// has not answered yet. It is always nil without InformerOptions.AskAgain.
+// has not answered yet; HasSynced reports whether the copy is complete then. It is always nil without InformerOptions.AskAgain.
 //
 // While it is not nil, the copy has no objects or old ones: callers read the objects that they need from the API server.
 func (i *Informer[T]) Unwatched() error {

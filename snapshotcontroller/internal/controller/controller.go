@@ -148,11 +148,8 @@ func (c *Controller) Run(ctx context.Context) (err error) {
 	informers.Go(func() error { return c.claims.Run(watching) })
 	informers.Go(func() error { return c.pvs.Run(watching) })
 	if c.nodes != nil {
-		c.nodes.findRights(ctx, c.cfg.Kube, c.cfg.KubeTimeout)
 		informers.Go(func() error { return c.nodes.nodes.Run(watching) })
-		if c.nodes.drivers {
-			informers.Go(func() error { return c.nodes.csiNodes.Run(watching) })
-		}
+		informers.Go(func() error { return c.nodes.csiNodes.Run(watching) })
 	}
 	c.started.Store(true)
 	c.cfg.Report.begin()
@@ -173,6 +170,9 @@ func (c *Controller) work(ctx, watching context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(watching, cancel)()
+	if c.nodes != nil {
+		c.nodes.awaitDrivers(ctx)
+	}
 	err := kube.WaitAllSynced(ctx, c.informers()...)
 	if ctx.Err() != nil {
 		err = nil // stopped before there was anything to do
@@ -195,7 +195,7 @@ func (c *Controller) informers() []kube.Syncer {
 	all := []kube.Syncer{c.snapshots, c.contents, c.classes, c.claims, c.pvs}
 	if c.nodes != nil {
 		all = append(all, c.nodes.nodes)
-		if c.nodes.drivers {
+		if c.nodes.csiNodes.Unwatched() == nil {
 			all = append(all, c.nodes.csiNodes)
 		}
 	}

@@ -36,7 +36,6 @@ func filled(t *testing.T, number int) (*Controller, *prometheus.Registry) {
 	if c.claimQueue, err = c.newQueue(QueueClaims, c.reconcileClaim, nil); err != nil {
 		t.Fatal(err)
 	}
-	c.nodes.drivers = true
 	var objs []runtime.Object
 	for _, name := range []string{"away", "here"} {
 		objs = append(objs, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, &storagev1.CSINode{

@@ -10,8 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/klog/v2"
@@ -24,9 +22,8 @@ import (
 // nodes chooses the node whose csi-snapshotter is in charge of a volume, in distributed mode.
 type nodes struct {
 	nodes *kube.Informer[*corev1.Node]
-	// csiNodes says which drivers a node has. It runs only if the role allows it: without it, any node that can reach the volume is taken.
+	// csiNodes says which drivers a node has. Where the role does not allow to watch it, any node that can reach the volume is taken.
 	csiNodes *kube.Informer[*storagev1.CSINode]
-	drivers  bool
 
 	// changes collects what has changed until changesPause has passed, as an update of a driver takes it from each node for some seconds.
 	mu      sync.Mutex
@@ -44,7 +41,7 @@ func newNodes(client kube.Client) *nodes {
 	return &nodes{
 		changes: map[nodeDriver]bool{}, changed: make(chan struct{}, 1),
 		nodes: kube.NewInformer(client.Nodes(), kube.InformerOptions[*corev1.Node]{Name: "Node", Transform: kube.SlimNode}),
-		csiNodes: kube.NewInformer(client.CSINodes(), kube.InformerOptions[*storagev1.CSINode]{Name: "CSINode", Transform: func(node *storagev1.CSINode) *storagev1.CSINode {
+		csiNodes: kube.NewInformer(client.CSINodes(), kube.InformerOptions[*storagev1.CSINode]{Name: "CSINode", AskAgain: kube.DefaultAskAgain, Transform: func(node *storagev1.CSINode) *storagev1.CSINode {
 			slim := &storagev1.CSINode{ObjectMeta: slimMeta(node.ObjectMeta)}
 			for _, driver := range node.Spec.Drivers {
 				slim.Spec.Drivers = append(slim.Spec.Drivers, storagev1.CSINodeDriver{Name: driver.Name})
@@ -54,31 +51,14 @@ func newNodes(client kube.Client) *nodes {
 	}
 }
 
-// findRights finds out whether CSINodes may be read. It returns when the API server has answered that, or ctx ends.
-func (n *nodes) findRights(ctx context.Context, client kube.Client, timeout time.Duration) {
-	for {
-		err := n.tryRights(ctx, client, timeout)
-		n.drivers = !apierrors.IsForbidden(err)
-		if !n.drivers {
-			klog.FromContext(ctx).Error(err, "CSINodes may not be read: a node is chosen although it may lack the driver")
-		}
-		if err == nil || !n.drivers {
-			return
-		}
-		klog.FromContext(ctx).Error(err, "Cannot find out whether CSINodes may be read, trying again", logging.KeyDelay, servedRetry)
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(servedRetry):
-		}
+// awaitDrivers waits until it is known which drivers the nodes have, or that CSINodes may not be watched, or ctx ends.
+func (n *nodes) awaitDrivers(ctx context.Context) {
+	if err := n.csiNodes.WaitTried(ctx); err != nil {
+		return // ctx has ended
 	}
-}
-
-func (n *nodes) tryRights(ctx context.Context, client kube.Client, timeout time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	_, err := client.CSINodes().List(ctx, metav1.ListOptions{Limit: 1})
-	return err
+	if err := n.csiNodes.Unwatched(); err != nil {
+		klog.FromContext(ctx).Info("A node is chosen for a snapshot although it may lack the driver", logging.KeyReason, err.Error())
+	}
 }
 
 // isValid reports whether a label names a node that exists and has the driver.
@@ -98,8 +78,8 @@ func (n *nodes) isValid(label, driver string) bool {
 }
 
 func (n *nodes) hasDriver(node, driver string) bool {
-	if !n.drivers {
-		return true
+	if n.csiNodes.Unwatched() != nil || !n.csiNodes.HasSynced() {
+		return true // it is not known; when it is, the nodes are changes
 	}
 	csiNode, ok := n.csiNodes.Get("", node)
 	return ok && slices.ContainsFunc(csiNode.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == driver })

@@ -1,13 +1,18 @@
 package attacher
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/longshore-csi/longshore/csikit/sidecar"
+	"github.com/longshore-csi/longshore/csikittest/csitest"
+	"github.com/longshore-csi/longshore/csikittest/kubetest"
 	"github.com/longshore-csi/longshore/csikittest/sidecartest"
 )
 
@@ -53,5 +58,53 @@ func TestRights(t *testing.T) {
 		w.end(false)
 
 		used.Compare(t, rights())
+	})
+}
+
+// upstreamRights are those of the newest manifests of external-attacher, which have no rule for events and secrets.
+func upstreamRights() []sidecartest.Right {
+	return []sidecartest.Right{
+		{Resource: "persistentvolumes", Verbs: "get, list, watch, patch"},
+		{Resource: "csinodes", Verbs: "get, list, watch"},
+		{Resource: "volumeattachments", Verbs: "get, list, watch, patch"},
+		{Resource: "volumeattachments/status", Verbs: "patch"},
+		{Resource: "leases", Verbs: "get, watch, list, delete, update, create"},
+	}
+}
+
+// TestUpstreamRights works for ten minutes with the rights of the component that is replaced: a volume is attached and detached, no error is logged, and no kind is
+// listed or watched again and again.
+func TestUpstreamRights(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cluster, driver := kubetest.New(testCSINode(), testPV()), newDriver(csitest.Options{})
+		granted := sidecartest.Grant(t, cluster, upstreamRights())
+		o, err := parse("--leader-election")
+		if err != nil {
+			t.Fatal(err)
+		}
+		config := inMemory(o, cluster.Client(), "host-1")
+		config.CSI.Conn = driver.Conn()
+		ctx, cancel := context.WithCancel(granted.Context(context.Background()))
+		ended := make(chan error, 1)
+		go func() { ended <- sidecar.Run(ctx, config) }()
+		if err := cluster.Apply(testVA("va-1")); err != nil {
+			t.Fatal(err)
+		}
+		pass(5 * time.Minute)
+		if va, ok := cluster.Objects("volumeattachments")[0].(*storagev1.VolumeAttachment); !ok || !va.Status.Attached {
+			t.Error("the volume is not attached")
+		}
+		if err := cluster.Remove("volumeattachments", "", "va-1"); err != nil {
+			t.Fatal(err)
+		}
+		pass(5 * time.Minute)
+		if left := cluster.Objects("volumeattachments"); len(left) > 0 {
+			t.Errorf("the volume is not detached: %v", left)
+		}
+		granted.Check(t)
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
 	})
 }

@@ -59,13 +59,19 @@ func newBed(t *testing.T) *bed {
 // launch begins a component; stop ends it in good order.
 func (b *bed) launch(host string) (stop func()) {
 	b.t.Helper()
+	return b.launchIn(klog.NewContext(context.Background(), klog.Logger{}), host)
+}
+
+// launchIn is launch with a context that has the logger.
+func (b *bed) launchIn(ctx context.Context, host string) (stop func()) {
+	b.t.Helper()
 	o, err := parse("--leader-election", "--retry-interval-max=10s")
 	if err != nil {
 		b.t.Fatal(err)
 	}
 	config := inMemory(o, b.cluster.Client(), snapshotapitest.New(b.cluster), host)
 	config.CSI.Conn = b.driver.Conn()
-	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), klog.Logger{}))
+	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- sidecar.Run(ctx, config) }()
 	return func() {
@@ -146,6 +152,40 @@ func TestOptionalRights(t *testing.T) {
 		if got, want := b.taken(), "snap-snapshot-u2"; got != want {
 			t.Errorf("with the rights that are not optional: %s, want %s", got, want)
 		}
+		stop()
+	})
+}
+
+// upstreamRights are those of the newest manifests of csi-snapshotter, where secrets are a comment.
+func upstreamRights() []sidecartest.Right {
+	return []sidecartest.Right{
+		{Resource: "events", Verbs: "list, watch, create, update, patch"},
+		{Resource: "volumesnapshotclasses", Verbs: "get, list, watch"},
+		{Resource: "volumesnapshotcontents", Verbs: "get, list, watch, update, patch"},
+		{Resource: "volumesnapshotcontents/status", Verbs: "update, patch"},
+		{Resource: "volumegroupsnapshotclasses", Verbs: "get, list, watch"},
+		{Resource: "volumegroupsnapshotcontents", Verbs: "get, list, watch, update, patch"},
+		{Resource: "volumegroupsnapshotcontents/status", Verbs: "update, patch"},
+		{Resource: "leases", Verbs: "get, watch, list, delete, update, create"},
+	}
+}
+
+// TestUpstreamRights works for ten minutes with the rights of the component that is replaced: a snapshot and a group snapshot are taken, no error is logged, and no
+// kind is listed or watched again and again.
+func TestUpstreamRights(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t)
+		granted := sidecartest.Grant(t, b.cluster, upstreamRights())
+		stop := b.launchIn(granted.Context(context.Background()), "host-1")
+		pass(time.Minute)
+		if err := b.cluster.Apply(testContent("u2", "vol-2"), testGroupContent("g1", "vol-1", "vol-2")); err != nil {
+			t.Fatal(err)
+		}
+		pass(9 * time.Minute)
+		if got, want := b.taken(), "group-groupsnapshot-g1 snap-snapshot-u2"; got != want {
+			t.Errorf("taken: %s, want %s", got, want)
+		}
+		granted.Check(t)
 		stop()
 	})
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"regexp"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -27,18 +29,36 @@ func refused() error {
 var errorLine = regexp.MustCompile(`(?m)^\s*E\d{4} `)
 
 // asked counts the requests for pods, and has those fail that fail names. The first fault of a request acts.
-func asked(cluster *kubetest.Cluster, fail map[string]error) map[string]*int {
-	counts := map[string]*int{"list": new(0), "watch": new(0)}
+func asked(cluster *kubetest.Cluster, fail map[string]error) map[string]*atomic.Int32 {
+	counts := map[string]*atomic.Int32{"list": {}, "watch": {}}
 	for verb, n := range counts {
-		cluster.Inject(kubetest.Fault{Verb: verb, Resource: "pods", Err: fail[verb], Do: func() { *n++ }})
+		cluster.Inject(kubetest.Fault{Verb: verb, Resource: "pods", Err: fail[verb], Do: func() { n.Add(1) }})
 	}
 	return counts
+}
+
+// sharedLog is a log that is read while an informer writes it.
+type sharedLog struct {
+	mu sync.Mutex
+	ktesting.BufferTL
+}
+
+func (l *sharedLog) Log(args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.BufferTL.Log(args...)
+}
+
+func (l *sharedLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.BufferTL.String()
 }
 
 // unwatched runs an informer that asks again in five minutes, with a log.
 func unwatched(t *testing.T, cluster *kubetest.Cluster, askAgain time.Duration) (f *fixture, log func() string) {
 	t.Helper()
-	buffer := &ktesting.BufferTL{}
+	buffer := &sharedLog{}
 	f = &fixture{cluster: cluster}
 	f.informer = kube.NewInformer(cluster.Client().Pods(""), kube.InformerOptions[*corev1.Pod]{Name: "Pod", AskAgain: askAgain})
 	f.informer.OnChange(f.changed)
@@ -64,7 +84,7 @@ func TestUnwatchedKind(t *testing.T) {
 		// plain says that the server does not stream lists.
 		plain bool
 		// lists and watches are the numbers of requests in ten minutes. The first of those that are refused comes at once, then one each five minutes.
-		lists, watches int
+		lists, watches int32
 		synced         bool
 	}{
 		"NoVerb":      {reason: "The first request is refused.", fail: map[string]error{"list": refused(), "watch": refused()}, watches: 2},
@@ -89,7 +109,7 @@ func TestUnwatchedKind(t *testing.T) {
 				}
 				time.Sleep(9 * time.Minute)
 				synctest.Wait()
-				if got, want := [2]int{*counts["list"], *counts["watch"]}, [2]int{tc.lists, tc.watches}; got != want {
+				if got, want := [2]int32{counts["list"].Load(), counts["watch"].Load()}, [2]int32{tc.lists, tc.watches}; got != want {
 					t.Errorf("%s: lists and watches in ten minutes: %v, want %v", tc.reason, got, want)
 				}
 				if err := f.informer.Unwatched(); !kube.IsUnwatchable(err) {
@@ -129,8 +149,8 @@ func TestUnwatchedLater(t *testing.T) {
 		counts := asked(cluster, map[string]error{"watch": refused()})
 		cluster.BreakWatches()
 		time.Sleep(9 * time.Minute)
-		if *counts["list"] != 0 || *counts["watch"] > 3 || f.informer.Unwatched() == nil {
-			t.Errorf("%d lists, %d watches, unwatched because of %v", *counts["list"], *counts["watch"], f.informer.Unwatched())
+		if counts["list"].Load() != 0 || counts["watch"].Load() > 3 || f.informer.Unwatched() == nil {
+			t.Errorf("%d lists, %d watches, unwatched because of %v", counts["list"].Load(), counts["watch"].Load(), f.informer.Unwatched())
 		}
 		if err := cluster.Apply(pod("b", "")); err != nil {
 			t.Fatal(err)
@@ -158,8 +178,8 @@ func TestRequiredKind(t *testing.T) {
 		counts := asked(cluster, map[string]error{"list": refused(), "watch": refused()})
 		f, log := unwatched(t, cluster, 0)
 		time.Sleep(10 * time.Minute)
-		if *counts["list"] < 10 || f.informer.Unwatched() != nil || !strings.Contains(log(), "Watch failed, trying again") {
-			t.Errorf("%d lists in ten minutes, unwatched because of %v, log:\n%s", *counts["list"], f.informer.Unwatched(), log())
+		if counts["list"].Load() < 10 || f.informer.Unwatched() != nil || !strings.Contains(log(), "Watch failed, trying again") {
+			t.Errorf("%d lists in ten minutes, unwatched because of %v, log:\n%s", counts["list"].Load(), f.informer.Unwatched(), log())
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()

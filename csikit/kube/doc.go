@@ -9,8 +9,8 @@
 // HTTP connection pool.
 //
 // Informers strip managedFields always, and what else a component says it never reads.
-// They keep the objects of Kubernetes itself as protobuf, a third of the size or less, and decode
-// them for each reader, which takes microseconds: List is not for hot paths.
+// They are client-go's, with the objects of Kubernetes itself kept as protobuf, a third of the size or less, and
+// decoded for each reader, which takes microseconds: List is not for hot paths.
 // Objects that come out of an informer are slim, and may be shared: they must not be
 // changed, and must not be sent back with Update, which would delete what was
 // stripped. Write with Patch, or Get the object first.

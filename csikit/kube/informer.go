@@ -5,19 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"reflect"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
 )
 
 // minWatch is the shortest time after which a watch without trouble ends and another request begins it again, twice that the longest: the times
@@ -45,41 +46,53 @@ type InformerOptions[T Object] struct {
 	AskAgain time.Duration
 }
 
-// Informer keeps a copy of all objects of a kind up to date.
+// Informer keeps a copy of all objects of a kind up to date. client-go's reflector, queue and store do so; the objects in them are encoded.
 //
 // What it returns may be shared: callers must not change it.
 type Informer[T Object] struct {
 	name      string
-	reflector *cache.Reflector
-	store     *store[T]
+	transform func(T) T
 	index     map[string]func(T) []string
+	queue     *cache.RealFIFO
+	run       cache.Controller
+	store     cache.Indexer // of *item[T]
+	recent    *recent[T]
 	own       overlay[T]
 	refusals  refusals
 	started   atomic.Bool
-	onChange  []func(before, after T) // guarded by store.change
+	// change is held while something changes, until all have heard of it.
+	change   sync.Mutex
+	onChange []func(before, after T)
 }
 
 // NewInformer returns an informer for r, which starts with Run.
 func NewInformer[T Object, L runtime.Object](r Resource[T, L], o InformerOptions[T]) *Informer[T] {
-	i := &Informer[T]{name: o.Name, index: o.Index}
+	i := &Informer[T]{name: o.Name, transform: transform(o.Transform), index: o.Index, recent: newRecent(o.Encoding)}
 	if i.name == "" {
 		i.name = reflect.TypeFor[T]().String()
 	}
-	lw := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
-			opts.FieldSelector, opts.LabelSelector = o.FieldSelector, o.LabelSelector
-			return r.List(ctx, opts)
-		},
-		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
-			opts.FieldSelector, opts.LabelSelector = o.FieldSelector, o.LabelSelector
-			return r.Watch(ctx, opts)
-		},
-	}
-	i.store = newStore(o, i.changed, i.listed)
-	i.own.transform = i.store.transform
+	i.own.transform = i.transform
 	i.refusals.name, i.refusals.askAgain = i.name, o.AskAgain
-	i.reflector = cache.NewReflectorWithOptions(i.refusals.wrap(lw), newOf[T](), i.store, cache.ReflectorOptions{
-		Name: i.name, TypeDescription: i.name, ResyncPeriod: o.Resync, MinWatchTimeout: minWatch,
+	indexers := cache.Indexers{}
+	for name, values := range o.Index {
+		indexers[name] = func(obj any) ([]string, error) { return values(i.recent.object(obj.(*item[T]))), nil } //nolint:forcetypeassert // Transformer made it
+	}
+	i.store = cache.NewIndexer(keyOfAny[T], indexers)
+	i.queue = cache.NewRealFIFOWithOptions(cache.RealFIFOOptions{Name: i.name, KeyFunction: keyOfAny[T], Transformer: i.encode, AtomicEvents: true})
+	i.run = cache.New(&cache.Config{
+		Queue: i.queue,
+		ListerWatcher: i.refusals.wrap(&cache.ListWatch{
+			ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+				opts.FieldSelector, opts.LabelSelector = o.FieldSelector, o.LabelSelector
+				return r.List(ctx, opts)
+			},
+			WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+				opts.FieldSelector, opts.LabelSelector = o.FieldSelector, o.LabelSelector
+				return r.Watch(ctx, opts)
+			},
+		}),
+		ObjectType: newOf[T](), ObjectDescription: i.name, FullResyncPeriod: o.Resync, MinWatchTimeout: minWatch,
+		Process: i.process, WatchErrorHandlerWithContext: i.watchError,
 	})
 	return i
 }
@@ -92,8 +105,8 @@ func (i *Informer[T]) Name() string { return i.name }
 // the same on a resync. It must return soon, and not call OnChange; typically it adds a key to a queue. An informer that runs
 // already calls it at once for all objects, as new ones.
 func (i *Informer[T]) OnChange(f func(before, after T)) {
-	i.store.change.Lock()
-	defer i.store.change.Unlock()
+	i.change.Lock()
+	defer i.change.Unlock()
 	var none T
 	for obj := range i.All() {
 		f(none, obj)
@@ -110,21 +123,10 @@ func (i *Informer[T]) Run(ctx context.Context) error {
 	defer filled(0)
 	go func() {
 		if i.WaitTried(ctx) == nil {
-			filled(i.store.size())
+			filled(len(i.store.ListKeys()))
 		}
 	}()
-	// The delays of client-go's own loop, which has an error handler that cannot be replaced.
-	delay := wait.Backoff{Duration: 800 * time.Millisecond, Cap: 30 * time.Second, Steps: 6, Factor: 2, Jitter: 1}.
-		DelayWithReset(clock.RealClock{}, 2*time.Minute)
-	err := delay.Until(ctx, true, true, func(ctx context.Context) (bool, error) {
-		if err := i.reflector.ListAndWatchWithContext(ctx); err != nil {
-			i.watchError(ctx, err)
-		}
-		return false, nil
-	})
-	if ctx.Err() == nil {
-		return fmt.Errorf("informer of %s: %w", i.name, err)
-	}
+	i.run.RunWithContext(ctx)
 	return nil
 }
 
@@ -132,7 +134,7 @@ func (i *Informer[T]) Run(ctx context.Context) error {
 // it, or with an error when ctx is done first.
 func (i *Informer[T]) WaitSynced(ctx context.Context) error {
 	select {
-	case <-i.store.synced:
+	case <-i.queue.Done():
 		return nil
 	case <-ctx.Done():
 	}
@@ -145,7 +147,7 @@ func (i *Informer[T]) WaitSynced(ctx context.Context) error {
 // HasSynced reports whether WaitSynced would return at once.
 func (i *Informer[T]) HasSynced() bool {
 	select {
-	case <-i.store.synced:
+	case <-i.queue.Done():
 		return true
 	default:
 		return false
@@ -154,12 +156,12 @@ func (i *Informer[T]) HasSynced() bool {
 
 // Get returns the object of that name; namespace is "" for kinds without namespaces.
 func (i *Informer[T]) Get(namespace, name string) (obj T, ok bool) {
-	return i.own.get(cache.NewObjectName(namespace, name).String(), i.store.get)
+	return i.own.get(cache.NewObjectName(namespace, name).String(), i.stored)
 }
 
 // All returns all objects, in no order. It decodes one after the other, which takes the memory of one.
 func (i *Informer[T]) All() iter.Seq[T] {
-	return i.own.list(func(T) bool { return true }, i.store.allKeys, i.store.get)
+	return i.own.list(func(T) bool { return true }, func(others []string) []string { return union(i.store.ListKeys(), others) }, i.stored)
 }
 
 // List returns all objects, in no order.
@@ -173,8 +175,30 @@ func (i *Informer[T]) ByIndex(index, value string) []T {
 		return nil
 	}
 	match := func(obj T) bool { return slices.Contains(values(obj), value) }
-	keys := func(others []string) []string { return i.store.keysUnder(index, value, others) }
-	return slices.Collect(i.own.list(match, keys, i.store.get))
+	keys := func(others []string) []string {
+		filed, _ := i.store.IndexKeys(index, value) // the index exists
+		return union(filed, others)
+	}
+	return slices.Collect(i.own.list(match, keys, i.stored))
+}
+
+// union returns the keys, and others, each once.
+func union(keys, others []string) []string {
+	missing := sets.New(others...)
+	for _, key := range keys {
+		missing.Delete(key)
+	}
+	return slices.AppendSeq(keys, maps.Keys(missing))
+}
+
+// stored returns the object of a key in the store.
+func (i *Informer[T]) stored(key string) (obj T, ok bool) {
+	found, _, _ := i.store.GetByKey(key) // it has no errors
+	it, ok := found.(*item[T])
+	if !ok {
+		return obj, false
+	}
+	return i.recent.object(it), true
 }
 
 // Remember makes an own write visible before the watch brings it: obj is what Create, Update or
@@ -191,8 +215,83 @@ func (i *Informer[T]) Remember(obj T) {
 	}
 	key := keyOf(copied)
 	i.own.put(key, copied)
-	if i.own.missed(key, i.store.get) {
+	if i.own.missed(key, i.stored) {
 		go i.forgetMissed()
+	}
+}
+
+// encode returns an object of the API server as it is kept, which it may be already: the queue, and the list that a watch begins with, both ask for it.
+func (i *Informer[T]) encode(obj any) (any, error) {
+	typed, ok := obj.(T)
+	if !ok {
+		return obj, nil
+	}
+	typed = i.transform(typed)
+	it := newItem(typed, i.recent.encoding)
+	i.recent.put(it, typed)
+	return it, nil
+}
+
+// process takes over what the API server has sent. It is called for one thing after the other.
+func (i *Informer[T]) process(sent any, _ bool) error {
+	i.change.Lock()
+	defer i.change.Unlock()
+	deltas, _ := sent.(cache.Deltas)
+	for _, delta := range deltas {
+		switch obj := delta.Object.(type) {
+		case cache.ReplacedAllInfo:
+			i.replace(obj)
+		case cache.SyncAllInfo:
+			for _, key := range i.store.ListKeys() {
+				if obj, ok := i.stored(key); ok {
+					i.changed(obj, obj)
+				}
+			}
+		case *item[T]:
+			if delta.Type == cache.Deleted {
+				i.remove(obj.key, i.recent.object(obj))
+			} else {
+				i.put(obj, false)
+			}
+		}
+	}
+	return nil
+}
+
+// replace takes over a list, which has all objects that there are in its version.
+func (i *Informer[T]) replace(list cache.ReplacedAllInfo) {
+	missing := sets.New(i.store.ListKeys()...)
+	for n, obj := range list.Objects {
+		list.Objects[n] = nil // free to go
+		if it, ok := obj.(*item[T]); ok {
+			missing.Delete(it.key)
+			i.put(it, true)
+		}
+	}
+	for key := range missing {
+		last, _ := i.stored(key)
+		i.remove(key, last)
+	}
+	i.listed(list.ResourceVersion)
+}
+
+// put keeps an object. What is listed in the version that is known is no change.
+func (i *Informer[T]) put(it *item[T], listed bool) {
+	before, known := i.stored(it.key)
+	after := i.recent.object(it)
+	if known && listed && before.GetResourceVersion() == after.GetResourceVersion() {
+		return
+	}
+	_ = i.store.Update(it) // it has a key
+	i.changed(before, after)
+}
+
+// remove drops an object, of which last is the last state.
+func (i *Informer[T]) remove(key string, last T) {
+	var none T
+	if _, known := i.stored(key); known {
+		_ = i.store.Delete(&item[T]{key: key})
+		i.changed(last, none)
 	}
 }
 
@@ -208,20 +307,20 @@ func (i *Informer[T]) changed(before, after T) {
 // and no watch brings their deletion.
 func (i *Informer[T]) listed(resourceVersion string) {
 	var none T
-	for _, obj := range i.own.listed(resourceVersion, i.store.get) {
+	for _, obj := range i.own.listed(resourceVersion, i.stored) {
 		i.changed(obj, none)
 	}
 }
 
 // forgetMissed does what listed does for an own write that is remembered after the list that lacks its object.
 func (i *Informer[T]) forgetMissed() {
-	i.store.change.Lock()
-	defer i.store.change.Unlock()
+	i.change.Lock()
+	defer i.change.Unlock()
 	i.listed("")
 }
 
 // watchError logs what a user must know of, and no more: streams end all the time.
-func (i *Informer[T]) watchError(ctx context.Context, err error) {
+func (i *Informer[T]) watchError(ctx context.Context, _ *cache.Reflector, err error) {
 	logger := klog.FromContext(ctx).WithValues("kind", i.name)
 	switch {
 	case ctx.Err() != nil, errors.Is(err, context.Canceled):

@@ -1,6 +1,7 @@
 package provisioner
 
 import (
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -97,11 +98,22 @@ func TestUpstreamRights(t *testing.T) {
 					apply(t, cluster, restore)
 				}
 				pass(5 * time.Minute)
+				if tc.restored { // as the controller manager does
+					must(t, cluster.Merge("persistentvolumeclaims", "team", "restore", []byte(`{"spec": {"volumeName": "pvc-uid-restore"}, "status": {"phase": "Bound"}}`)))
+				}
 				apply(t, cluster, newClaim("later"))
 				pass(5 * time.Minute)
 				made := makers(cluster)
 				if made["empty"] == "" || made["later"] == "" || (made["restore"] != "") != tc.restored {
 					t.Errorf("%s\nvolumes %v, want those of empty and later, and of restore: %v", tc.reason, made, tc.restored)
+				}
+				for _, snapshot := range cluster.Objects("volumesnapshots") {
+					if left := snapshot.GetFinalizers(); len(left) > 0 {
+						t.Errorf("%s\nthe snapshot has the finalizers %q", tc.reason, left)
+					}
+				}
+				if protected := granted.Requests()["update volumesnapshots"]; tc.restored && strings.Contains(tc.verbs, "update") && protected != 2 {
+					t.Errorf("%s\n%d updates of the snapshot, want one to protect it and one to free it", tc.reason, protected)
 				}
 				granted.Check(t)
 				p.stop(t)

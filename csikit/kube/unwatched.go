@@ -90,11 +90,11 @@ func (r *refusals) note(ctx context.Context, err error) {
 	}
 }
 
-// state returns why the kind is not watched at present, and a channel that is closed while there is such a reason.
-func (r *refusals) state() (last error, refused <-chan struct{}) {
+// state returns a channel that is closed while there is a reason why the kind is not watched, and that reason.
+func (r *refusals) state() (refused <-chan struct{}, last error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.last, r.refused
+	return r.refused, r.last
 }
 
 // Unwatched returns why the kind is not watched at present: the last answer to list or watch, for which IsUnwatchable is true. nil: it is watched, or the API server
@@ -102,7 +102,7 @@ func (r *refusals) state() (last error, refused <-chan struct{}) {
 //
 // While it is not nil, the copy has no objects or old ones: callers read the objects that they need from the API server.
 func (i *Informer[T]) Unwatched() error {
-	last, _ := i.refusals.state()
+	_, last := i.refusals.state()
 	return last
 }
 
@@ -110,7 +110,7 @@ func (i *Informer[T]) Unwatched() error {
 func (i *Informer[T]) WaitTried(ctx context.Context) error {
 	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()
-	_, refused := i.refusals.state()
+	refused, _ := i.refusals.state()
 	go func() {
 		defer cancel()
 		select {

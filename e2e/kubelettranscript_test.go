@@ -20,7 +20,7 @@ import (
 )
 
 // others are the reasons of events that are not compared: those of other components, and those about containers.
-var others = []string{"Scheduled", "Pulling", "Pulled", "Created", "Started", "Killing", "SuccessfulAttachVolume", "NodeNotReady"}
+var others = []string{"Scheduled", "Pulling", "Pulled", "Created", "Started", "Killing", "SuccessfulAttachVolume", "NodeNotReady", "TaintManagerEviction"}
 
 // late is a part of the message of a real kubelet that was faster than the authorizer of nodes.
 const late = "no relationship found between node"

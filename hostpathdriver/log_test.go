@@ -3,13 +3,16 @@ package hostpathdriver
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
@@ -126,5 +129,53 @@ func TestIgnoredFlagsAreNamed(t *testing.T) {
 		if !strings.Contains(log.String(), flag) {
 			t.Errorf("the log lacks %q:\n%s", flag, log.String())
 		}
+	}
+}
+
+// TestCallLog reads which calls a driver got from its call log, as Kubernetes' CSI mock suite does.
+func TestCallLog(t *testing.T) {
+	for verbosity, want := range map[int]int{4: 0, 5: 2} {
+		t.Run(strconv.Itoa(verbosity), func(t *testing.T) {
+			m := newMachine(t)
+			options := logging.NewOptions()
+			options.Verbosity = verbosity
+			m.keepLog(options)
+			calls := &journal{}
+			o := m.options(ModeAll, "n1")
+			o.CallLog = calls
+			p := m.start(o)
+			request := &csi.CreateVolumeRequest{
+				Name: "pvc-1", Parameters: map[string]string{"kind": "none"}, Secrets: map[string]string{"password": "hunter2"}, VolumeCapabilities: []*csi.VolumeCapability{mountCapability()},
+			}
+			if _, err := p.CreateVolume(m.ctx, request); err == nil {
+				t.Error("CreateVolume in a pool that is not there: no error")
+			}
+			request.Parameters = nil
+			m.must(p.CreateVolume(m.ctx, request))
+			var got []loggedCall
+			for line := range strings.Lines(calls.String()) {
+				var call loggedCall
+				text, ok := strings.CutPrefix(line, "gRPCCall: ")
+				if err := json.Unmarshal([]byte(text), &call); !ok || err != nil {
+					t.Fatalf("line %q: %v", line, err)
+				}
+				if call.Method == csi.Controller_CreateVolume_FullMethodName {
+					got = append(got, call)
+				}
+			}
+			if len(got) != want {
+				t.Fatalf("%d calls of CreateVolume in the log, want %d:\n%s", len(got), want, calls)
+			}
+			if want == 0 {
+				return
+			}
+			const asked = `"name":"pvc-1"`
+			if failed := got[0]; !strings.Contains(string(failed.Request), asked) || string(failed.Response) != "null" || failed.Error == "" || failed.FullError.Code != codes.InvalidArgument {
+				t.Errorf("the call that failed: %+v", failed)
+			}
+			if made := got[1]; !strings.Contains(string(made.Request), `"secrets":{"password":"***stripped***"}`) || !strings.Contains(string(made.Response), `"volume_id":`) || made.Error != "" || made.FullError != nil {
+				t.Errorf("the call that succeeded: %s, %s, %q, %v", made.Request, made.Response, made.Error, made.FullError)
+			}
+		})
 	}
 }

@@ -3,6 +3,7 @@ package hostpathdriver
 import (
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"path/filepath"
 	"regexp"
@@ -142,6 +143,10 @@ type Options struct {
 	// environment, see package tracing of csikit, and another program that
 	// embeds the driver installs a provider.
 	Tracing bool
+	// CallLog, if it is not nil, gets a line "gRPCCall: {...}" for each call that ends while the logger has verbosity 5 or more: method, request, response and
+	// error as JSON with the field names of the specification. What reads the log of csi-driver-host-path, such as Kubernetes' CSI mock suite, learns from
+	// it which calls the driver got. Secrets and tokens are left out, which csi-driver-host-path writes. hostpathplugin writes to its standard output.
+	CallLog io.Writer
 	// Mounter makes the mounts; nil is the kernel. For tests.
 	Mounter Mounter
 	// Devices makes devices of files; nil is the kernel. For tests.

@@ -205,7 +205,10 @@ func (d *driver) kitOptions() driverkit.Options {
 	}
 	kit.OfflineExpansion, kit.VolumeCondition, kit.Tracing = o.OfflineExpansion, o.VolumeCondition, o.Tracing
 	kit.HTTP = driverkit.HTTP{Endpoint: o.HTTP.Address(), MetricsPath: o.HTTP.MetricsPath, Pprof: o.HTTP.Pprof}
-	kit.Interceptors = slices.Clone(o.interceptors)
+	if o.CallLog != nil {
+		kit.Interceptors = append(kit.Interceptors, callLog(o.CallLog))
+	}
+	kit.Interceptors = append(kit.Interceptors, o.interceptors...)
 	if o.nodeOnlyExpansion() {
 		kit.Interceptors = append(kit.Interceptors, withoutControllerExpansion)
 	}

@@ -20,6 +20,7 @@ func newCommand() command.Component[hostpathdriver.Options, *hostpathdriver.Opti
 
 // run traces calls where the environment says so.
 func run(ctx context.Context, o hostpathdriver.Options) error {
+	o.CallLog = os.Stdout
 	return tracing.Run(ctx, "hostpathplugin", func(ctx context.Context, on bool) error {
 		o.Tracing = o.Tracing || on
 		return hostpathdriver.Run(ctx, o)

@@ -9,6 +9,9 @@ OVERLAY ?= kind
 $(KIND):
 	@mkdir -p $(PINNED)
 	cd tools && GOWORK=off go build -o $@ sigs.k8s.io/kind
+$(PINNED)/crane:
+	@mkdir -p $(PINNED)
+	cd tools && GOWORK=off go build -o $@ github.com/google/go-containerregistry/cmd/crane
 
 ##@ Cluster in containers
 .PHONY: kind-up kind-load deploy kind-down
@@ -16,7 +19,7 @@ kind-up: $(KIND) ## Create a kind cluster (NODES=3, KIND_NODE_IMAGE)
 	@KIND=$(KIND) deploy/kind-up $(KIND_CLUSTER) $(NODES) $(KIND_NODE_IMAGE)
 # Builds all images and loads them into the kind cluster.
 kind-load: images $(KIND)
-	@KIND=$(KIND) deploy/kind-load $(KIND_CLUSTER) $(foreach m,$(IMAGES),$(IMAGE_PREFIX)/$(call field,$(m),image):$(call image_version,$(m))) >$(TOOLS)/kind-images
+	@KIND=$(KIND) deploy/kind-load $(KIND_CLUSTER) $(OWN_IMAGES) >$(TOOLS)/kind-images
 deploy: kind-load ## Install or upgrade the driver in the kind cluster (OVERLAY=kind), and mount a volume on each node (MONITORING=1: and a Prometheus)
 	@KUSTOMIZE_IMAGES="$$(cat $(TOOLS)/kind-images)" deploy/apply deploy/overlays/$(OVERLAY) --context kind-$(KIND_CLUSTER)
 	$(if $(MONITORING),@KIND=$(KIND) deploy/prometheus/apply $(KIND_CLUSTER))

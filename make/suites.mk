@@ -9,8 +9,8 @@ one = $(if $(filter $(1),$(MAKECMDGOALS)),$(1)-$(if $(filter-out $(3),$($(2))),$
 ##@ Longer tests (docs/testing.md)
 .PHONY: e2e soak bench swap exhaustive
 SUITE ?= devcluster
-SUITES := devcluster kind k8s forms kubelet migration base-image new-machine
-e2e: $(call one,e2e,SUITE,$(SUITES)) ## Run an end-to-end suite: SUITE=devcluster (default), kind, k8s, forms, kubelet, migration, base-image or new-machine
+SUITES := devcluster kind k8s k8s-mock k8s-hostpath forms kubelet migration base-image new-machine
+e2e: $(call one,e2e,SUITE,$(SUITES)) ## Run an end-to-end suite: SUITE=devcluster (default), kind, k8s, k8s-mock, k8s-hostpath, forms, kubelet, migration, base-image or new-machine
 TEST ?= leaks
 SOAKS := leaks snapshot-leaks model mutants hostile
 soak: $(call one,soak,TEST,$(SOAKS)) ## Run a random test for longer: TEST=leaks (default), snapshot-leaks, model, mutants or hostile (N, SEED)
@@ -25,7 +25,7 @@ swap: $(KIND) images ## Swap the sidecars of kubernetes-csi for ours and back on
 	@$(MAKE) --no-print-directory kind-down KIND_CLUSTER=$(KIND_CLUSTER)-swap
 	@KIND=$(KIND) deploy/kind-up $(KIND_CLUSTER)-swap 1 $(KIND_NODE_IMAGE)
 	@KIND=$(KIND) e2e/k8s/images $(KIND_CLUSTER)-swap busybox
-	@KIND=$(KIND) deploy/try-swap $(KIND_CLUSTER)-swap $$(KIND=$(KIND) deploy/kind-load $(KIND_CLUSTER)-swap $(foreach m,$(IMAGES),$(IMAGE_PREFIX)/$(call field,$(m),image):$(call image_version,$(m))))
+	@KIND=$(KIND) deploy/try-swap $(KIND_CLUSTER)-swap $$(KIND=$(KIND) deploy/kind-load $(KIND_CLUSTER)-swap $(OWN_IMAGES))
 	@$(MAKE) --no-print-directory kind-down KIND_CLUSTER=$(KIND_CLUSTER)-swap
 
 .PHONY: $(SUITES:%=e2e-%) $(SOAKS:%=soak-%) $(BENCHES:%=bench-%)
@@ -40,7 +40,10 @@ e2e-kind: $(KIND) $(TOOLS)/testsum
 	cd e2e && E2E_KUBECONFIG=$$config go test -json $(TESTFLAGS_e2e) $(if $(filter kubelet,$(E2E_KIND)),-skip '$(E2E_NO_KUBELET)') $(TESTPACKAGES_e2e) | $(TOOLS)/testsum -keep $(TOOLS)/e2e-kind.json && \
 	$(TOOLS)/testsum -total $(TOOLS)/e2e-kind.json
 e2e-k8s: $(KIND) $(TOOLS)/specsum
-	@KIND=$(KIND) SPECSUM=$(TOOLS)/specsum e2e/k8s/run $(KIND_CLUSTER)
+	@KIND=$(KIND) SPECSUM=$(TOOLS)/specsum e2e/k8s/run $(KIND_CLUSTER) external
+# With the images that `make deploy` has built.
+e2e-k8s-mock e2e-k8s-hostpath: e2e-k8s-%: $(KIND) $(PINNED)/crane $(TOOLS)/specsum
+	@KIND=$(KIND) CRANE=$(PINNED)/crane SPECSUM=$(TOOLS)/specsum e2e/k8s/mirror $(KIND_CLUSTER) "$(OWN_IMAGES)" e2e/k8s/run $(KIND_CLUSTER) $*
 e2e-forms: kind-load
 	@KIND=$(KIND) e2e/k8s/images $(KIND_CLUSTER) busybox
 	@KIND=$(KIND) KUSTOMIZE_IMAGES="$$(cat $(TOOLS)/kind-images)" deploy/try-overlays $(KIND_CLUSTER) $(OVERLAYS)

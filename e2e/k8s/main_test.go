@@ -12,6 +12,8 @@ import (
 	"k8s.io/kubernetes/test/e2e/framework/config"
 	_ "k8s.io/kubernetes/test/e2e/framework/debug/init" // what failed is told with the events of its namespace
 	"k8s.io/kubernetes/test/e2e/framework/testfiles"
+	_ "k8s.io/kubernetes/test/e2e/storage"         // specs of the csi-hostpath driver
+	_ "k8s.io/kubernetes/test/e2e/storage/csimock" // specs of the mock driver
 	"k8s.io/kubernetes/test/e2e/storage/external"
 	testingmanifests "k8s.io/kubernetes/test/e2e/testing-manifests"
 

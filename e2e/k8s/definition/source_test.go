@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,8 +17,11 @@ import (
 	imageutils "k8s.io/kubernetes/test/utils/image"
 )
 
-// source parses a file of the Kubernetes version that go.mod pins.
-func source(t *testing.T, path string) *ast.File {
+// e2eImage is the name of an image that Kubernetes makes for its tests.
+var e2eImage = regexp.MustCompile(`registry\.k8s\.io/e2e-test-images/[^\s"]+`)
+
+// sourceFile reads a file of the Kubernetes version that go.mod pins.
+func sourceFile(t *testing.T, path string) []byte {
 	t.Helper()
 	list := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes")
 	list.Env = append(os.Environ(), "GOWORK=off")
@@ -25,7 +29,17 @@ func source(t *testing.T, path string) *ast.File {
 	if err != nil {
 		t.Fatalf("find the source of Kubernetes: %v", err)
 	}
-	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(strings.TrimSpace(string(out)), path), nil, parser.SkipObjectResolution)
+	data, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(out)), path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// source parses such a file.
+func source(t *testing.T, path string) *ast.File {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), path, sourceFile(t, path), parser.SkipObjectResolution)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,11 +123,24 @@ func TestImagesAreThoseOfTheSuite(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	images := []string{imageutils.GetE2EImage(imageutils.Pause)}
 	for _, id := range []imageutils.ImageID{imageutils.BusyBox, imageutils.Nginx, imageutils.GlibcDnsTesting, imageutils.Agnhost} {
-		name := imageutils.GetE2EImage(id)
-		_, tagged, _ := strings.Cut(name, "/e2e-test-images/")
-		if !strings.Contains(string(script), "registry=registry.k8s.io/e2e-test-images") || !strings.Contains(string(script), "$registry/"+tagged) {
-			t.Errorf("the suite needs %s, which the script does not load", name)
+		images = append(images, imageutils.GetE2EImage(id))
+	}
+	for _, manifest := range []string{"mock/csi-mock-proxy.yaml", "hostpath/hostpath/csi-hostpath-plugin.yaml"} {
+		images = append(images, e2eImage.FindAllString(string(sourceFile(t, "test/e2e/testing-manifests/storage-csi/"+manifest)), -1)...)
+	}
+	if len(images) < 6 {
+		t.Errorf("the mock driver's manifest names no image of its own: %q", images)
+	}
+	for _, name := range images {
+		_, tagged, ofTests := strings.Cut(name, "/e2e-test-images/")
+		want := name
+		if ofTests {
+			want = "$registry/" + tagged
+		}
+		if !strings.Contains(string(script), "registry=registry.k8s.io/e2e-test-images") || !strings.Contains(string(script), want) {
+			t.Errorf("the suites need %s, which the script does not load", name)
 		}
 	}
 }

@@ -55,7 +55,8 @@ func TestRightsDoc(t *testing.T) {
 	}
 	commandtest.Golden(t, "docs/rbac.md", "# Rights that snapshot-controller needs\n\n"+
 		"The role of the replaced snapshot-controller is enough: it has `get` and `update` of claims instead of `patch`, and they are used where\n"+
-		"`patch` is refused. This page is generated from the test that watches the requests, by `go test -run TestRightsDoc . -rewrite`.\n\n| API group | Resource | Verbs | For |\n|---|---|---|---|\n"+table.String()+
+		"`patch` is refused. Where the role does not allow to watch the kinds of group snapshots, nothing is done about these, the log says so, and the API server is\n"+
+		"asked again every five minutes. This page is generated from the test that watches the requests, by `go test -run TestRightsDoc . -rewrite`.\n\n| API group | Resource | Verbs | For |\n|---|---|---|---|\n"+table.String()+
 		"\nAs a ClusterRole with everything:\n\n```yaml\napiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata:\n"+
 		"  name: snapshot-controller\nrules:\n"+rules.String()+"```\n")
 }
@@ -216,10 +217,40 @@ func upstreamRights(distributed bool) []sidecartest.Right {
 	return rights
 }
 
-// TestUpstreamRights works for ten minutes with the rights of the component that is replaced: a snapshot and a group snapshot get their contents, no error is logged,
-// and no kind is listed or watched again and again: CSINodes may be neither.
+// olderRights are those of manifests from before there were group snapshots.
+func olderRights() []sidecartest.Right {
+	return slices.DeleteFunc(upstreamRights(false), func(r sidecartest.Right) bool { return strings.HasPrefix(r.Resource, "volumegroup") })
+}
+
+// TestUpstreamRights works for ten minutes with the rights of the component that is replaced, and with older ones: a snapshot, and a group snapshot where the role
+// allows it, get their contents, no error is logged, and no kind is listed or watched again and again: CSINodes may be neither. Then everything is granted, and the
+// group snapshot gets its content.
 func TestUpstreamRights(t *testing.T) {
-	for name, distributed := range map[string]bool{"Newest": false, "Distributed": true} {
+	kinds := []string{"volumegroupsnapshots", "volumegroupsnapshotcontents", "volumegroupsnapshotclasses"}
+	listed := olderRights()
+	for _, kind := range kinds {
+		listed = append(listed, sidecartest.Right{Resource: kind, Verbs: "get, list"})
+	}
+	tests := map[string]struct {
+		reason      string
+		rights      []sidecartest.Right
+		prepare     func(*kubetest.Cluster)
+		distributed bool
+		groups      int
+	}{
+		"Newest":      {reason: "everything is granted", rights: upstreamRights(false), groups: 1},
+		"Distributed": {reason: "CSINodes may not be read", rights: upstreamRights(true), distributed: true, groups: 1},
+		"Older":       {reason: "group snapshots may not be read", rights: olderRights()},
+		"NoDiscovery": {reason: "nor may the kinds of the API server be", rights: olderRights(), prepare: func(cluster *kubetest.Cluster) {
+			cluster.Fail("get", snapshotapi.GroupSnapshotGroup, apierrors.NewForbidden(schema.GroupResource{}, "", nil), 0)
+		}},
+		"NoWatch": {reason: "group snapshots may only be listed, and the list gets old", rights: listed, prepare: func(cluster *kubetest.Cluster) {
+			for _, kind := range kinds { // a server that cannot stream lists
+				cluster.Fail("watch", kind, apierrors.NewBadRequest("sendInitialEvents"), 1)
+			}
+		}},
+	}
+	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := &walk{t: t, rand: rand.New(rand.NewPCG(1, 0)), cluster: kubetest.New(), storage: map[string]string{}, done: map[string]int{}} //nolint:gosec // a test
@@ -229,8 +260,11 @@ func TestUpstreamRights(t *testing.T) {
 					w.addClaim(i)
 				}
 				w.must(w.cluster.Apply(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}))
-				granted := sidecartest.Grant(t, w.cluster, upstreamRights(distributed))
-				o, err := parse("--leader-election", fmt.Sprint("--enable-distributed-snapshotting=", distributed))
+				if tt.prepare != nil {
+					tt.prepare(w.cluster)
+				}
+				granted := sidecartest.Grant(t, w.cluster, tt.rights)
+				o, err := parse("--leader-election", fmt.Sprint("--enable-distributed-snapshotting=", tt.distributed))
 				w.must(err)
 				ctx, cancel := context.WithCancel(granted.Context(context.Background()))
 				ended := make(chan error, 1)
@@ -239,12 +273,18 @@ func TestUpstreamRights(t *testing.T) {
 				w.take()
 				w.takeGroup()
 				<-time.After(9 * time.Minute)
-				for _, resource := range []string{"volumesnapshotcontents", "volumegroupsnapshotcontents"} {
-					if len(w.cluster.Objects(resource)) == 0 {
-						t.Errorf("there are no %s", resource)
-					}
+				if n := len(w.cluster.Objects("volumesnapshotcontents")); n != 1 {
+					t.Errorf("%s: there are %d contents, want 1", tt.reason, n)
+				}
+				if n := len(w.cluster.Objects("volumegroupsnapshotcontents")); n != tt.groups {
+					t.Errorf("%s: there are %d contents of group snapshots, want %d", tt.reason, n, tt.groups)
 				}
 				granted.Check(t)
+				w.cluster.Heal()
+				<-time.After(6 * time.Minute)
+				if n := len(w.cluster.Objects("volumegroupsnapshotcontents")); n != 1 {
+					t.Errorf("%s: when everything is granted, there are %d contents of group snapshots, want 1", tt.reason, n)
+				}
 				cancel()
 				w.must(<-ended)
 			})

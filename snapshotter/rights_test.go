@@ -40,7 +40,8 @@ func TestRightsDoc(t *testing.T) {
 	sidecartest.RightsDocument(t, "csi-snapshotter", rights(), "VolumeSnapshotClass or a VolumeSnapshotContent", `
 The kinds of group snapshots are read when the driver announces CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT and the API server has them, and
 never with `+"`--feature-gates=CSIVolumeGroupSnapshot=false`"+`. To find out whether it has them, /apis/groupsnapshot.storage.k8s.io is read, which every
-service account may do.
+service account may do, or, where discovery is restricted, one object of each kind is listed. Where the role does not allow to watch the kinds, group snapshots are
+not taken or deleted, the log says so, and the API server is asked again every five minutes.
 `)
 }
 
@@ -170,22 +171,59 @@ func upstreamRights() []sidecartest.Right {
 	}
 }
 
-// TestUpstreamRights works for ten minutes with the rights of the component that is replaced: a snapshot and a group snapshot are taken, no error is logged, and no
-// kind is listed or watched again and again.
+// olderRights are those of manifests from before there were group snapshots.
+func olderRights() []sidecartest.Right {
+	return slices.DeleteFunc(upstreamRights(), func(r sidecartest.Right) bool { return strings.HasPrefix(r.Resource, "volumegroup") })
+}
+
+// TestUpstreamRights works for ten minutes with the rights of the component that is replaced, and with older ones: a snapshot is taken, and a group snapshot where the
+// role allows it, no error is logged, and no kind is listed or watched again and again. Then everything is granted, and the group snapshot is taken.
 func TestUpstreamRights(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBed(t)
-		granted := sidecartest.Grant(t, b.cluster, upstreamRights())
-		stop := b.launchIn(granted.Context(context.Background()), "host-1")
-		pass(time.Minute)
-		if err := b.cluster.Apply(testContent("u2", "vol-2"), testGroupContent("g1", "vol-1", "vol-2")); err != nil {
-			t.Fatal(err)
-		}
-		pass(9 * time.Minute)
-		if got, want := b.taken(), "group-groupsnapshot-g1 snap-snapshot-u2"; got != want {
-			t.Errorf("taken: %s, want %s", got, want)
-		}
-		granted.Check(t)
-		stop()
-	})
+	const single, both = "snap-snapshot-u2", "group-groupsnapshot-g1 snap-snapshot-u2"
+	tests := map[string]struct {
+		reason  string
+		rights  []sidecartest.Right
+		prepare func(*kubetest.Cluster)
+		taken   string
+	}{
+		"Newest": {reason: "everything is granted", rights: upstreamRights(), taken: both},
+		"Older":  {reason: "group snapshots may not be read", rights: olderRights(), taken: single},
+		"NoDiscovery": {reason: "nor may the kinds of the API server be", rights: olderRights(), taken: single, prepare: func(cluster *kubetest.Cluster) {
+			cluster.Fail("get", snapshotapi.GroupSnapshotGroup, apierrors.NewForbidden(schema.GroupResource{}, "", nil), 0)
+		}},
+		"NoWatch": {reason: "group snapshots may only be listed, and the list gets old", taken: single, rights: append(olderRights(),
+			sidecartest.Right{Resource: "volumegroupsnapshotclasses", Verbs: "get, list"}, sidecartest.Right{Resource: "volumegroupsnapshotcontents", Verbs: "get, list"},
+		), prepare: func(cluster *kubetest.Cluster) {
+			for _, resource := range []string{"volumegroupsnapshotclasses", "volumegroupsnapshotcontents"} { // a server that cannot stream lists
+				cluster.Fail("watch", resource, apierrors.NewBadRequest("sendInitialEvents"), 1)
+			}
+		}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBed(t)
+				if tt.prepare != nil {
+					tt.prepare(b.cluster)
+				}
+				granted := sidecartest.Grant(t, b.cluster, tt.rights)
+				stop := b.launchIn(granted.Context(context.Background()), "host-1")
+				pass(time.Minute)
+				if err := b.cluster.Apply(testContent("u2", "vol-2"), testGroupContent("g1", "vol-1", "vol-2")); err != nil {
+					t.Fatal(err)
+				}
+				pass(9 * time.Minute)
+				if got := b.taken(); got != tt.taken {
+					t.Errorf("%s: taken: %s, want %s", tt.reason, got, tt.taken)
+				}
+				granted.Check(t)
+				b.cluster.Heal()
+				pass(6 * time.Minute)
+				if got := b.taken(); got != both {
+					t.Errorf("%s: when everything is granted, taken: %s, want %s", tt.reason, got, both)
+				}
+				stop()
+			})
+		})
+	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/csikit/reconcile"
 	"github.com/longshore-csi/longshore/csikit/snapshotapi"
 )
 
@@ -78,6 +79,9 @@ func (c *Controller) followGroups(ctx context.Context) error {
 		pause := c.cfg.CRDInterval
 		version, served, err := c.findGroupVersion(ctx)
 		switch {
+		case kube.IsUnwatchable(err):
+			klog.FromContext(ctx).Info("The role does not allow to find out whether group snapshots are served, asking again from time to time", logging.KeyReason, err.Error())
+			pause = kube.DefaultAskAgain
 		case err != nil && ctx.Err() == nil:
 			klog.FromContext(ctx).Error(err, "Cannot find out whether group snapshots are served, trying again")
 			pause = min(pause, servedRetry)
@@ -134,13 +138,13 @@ func (c *Controller) startGroups(ctx context.Context, version string, unread *ti
 func (c *Controller) newGroups(version string) *groups {
 	g := &groups{version: version}
 	g.owners = kube.NewInformer(c.cfg.Snapshots.VolumeGroupSnapshots(""), kube.InformerOptions[*groupv1.VolumeGroupSnapshot]{
-		Name: "VolumeGroupSnapshot", Resync: c.cfg.Resync, Index: indexGroups(),
+		Name: "VolumeGroupSnapshot", AskAgain: kube.DefaultAskAgain, Resync: c.cfg.Resync, Index: indexGroups(),
 	})
 	g.contents = kube.NewInformer(c.cfg.Snapshots.VolumeGroupSnapshotContents(), kube.InformerOptions[*groupv1.VolumeGroupSnapshotContent]{
-		Name: "VolumeGroupSnapshotContent", Resync: c.cfg.Resync, Index: indexGroupContents(),
+		Name: "VolumeGroupSnapshotContent", AskAgain: kube.DefaultAskAgain, Resync: c.cfg.Resync, Index: indexGroupContents(),
 	})
 	g.classes = kube.NewInformer(c.cfg.Snapshots.VolumeGroupSnapshotClasses(), kube.InformerOptions[*groupv1.VolumeGroupSnapshotClass]{
-		Name: "VolumeGroupSnapshotClass",
+		Name: "VolumeGroupSnapshotClass", AskAgain: kube.DefaultAskAgain,
 	})
 	k := groupKind()
 	g.pairs = &pairs{Controller: c, kind: k, complete: g.completeGroup, sourcesOf: g.selected, objects: &store[*groupv1.VolumeGroupSnapshot, *groupv1.VolumeGroupSnapshotContent, *groupv1.VolumeGroupSnapshotClass]{
@@ -156,7 +160,7 @@ func (c *Controller) newGroups(version string) *groups {
 
 // run works until ctx ends.
 func (g *groups) run(ctx context.Context, unread *time.Timer) (err error) {
-	if g.queue, err = g.newQueue(QueueGroups, g.reconcile, g.inputs); err != nil {
+	if g.queue, err = g.newQueue(QueueGroups, g.reconcileWatched, g.inputs); err != nil {
 		return err
 	}
 	onChange(g.owners, ownerOfGroup, g.groupChanged)
@@ -181,13 +185,21 @@ func (g *groups) run(ctx context.Context, unread *time.Timer) (err error) {
 	return errors.Join(err, informers.Wait())
 }
 
+// reconcileWatched skips a group snapshot while the API server refuses to watch the kinds: what is known of it may be old.
+func (g *groups) reconcileWatched(ctx context.Context, key string) (reconcile.Result, error) {
+	if cmp.Or(g.owners.Unwatched(), g.contents.Unwatched(), g.classes.Unwatched()) != nil {
+		return reconcile.Result{After: g.cfg.CRDInterval}, nil
+	}
+	return g.reconcile(ctx, key)
+}
+
 // goOnWithoutGroups lets claims go that no snapshot holds, as far as is known: a role that does not allow to read group snapshots, or a webhook that
 // cannot convert them, must not keep every claim of the cluster.
 func (c *Controller) goOnWithoutGroups(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
-	klog.FromContext(ctx).Error(nil, "It is not known which group snapshots there are: claims are no longer protected while group snapshots are taken of them. "+
+	klog.FromContext(ctx).Info("It is not known which group snapshots there are: claims are no longer protected while group snapshots are taken of them. " +
 		"Allow list and watch of volumegroupsnapshots, volumegroupsnapshotcontents and volumegroupsnapshotclasses, or stop serving them")
 	c.groupsUnread.Store(true)
 	c.wakeMembers()

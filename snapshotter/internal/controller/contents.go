@@ -139,6 +139,9 @@ func records[T any](list []T, recordOf func(T) record) []record {
 	return out
 }
 
+// unwatched: without them there is nothing to do, so that a refusal is an error of the informer.
+func (c *contents) unwatched() error { return nil }
+
 func (c *contents) class(name string) (class, bool) {
 	found, ok := c.classes.Get("", name)
 	if !ok {

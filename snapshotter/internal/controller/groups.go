@@ -43,10 +43,10 @@ func (g *groupContents) newCaches() *groupCaches {
 	return &groupCaches{
 		objects: kube.NewInformer(g.cfg.Snapshots.VolumeGroupSnapshotContents(), kube.InformerOptions[*groupv1.VolumeGroupSnapshotContent]{
 			Name: "VolumeGroupSnapshotContent", LabelSelector: nodeSelector(g.cfg.Node), Resync: g.cfg.Resync, Transform: slimGroupContent(g.cfg.Driver),
-			Index: index,
+			AskAgain: kube.DefaultAskAgain, Index: index,
 		}),
 		classes: kube.NewInformer(g.cfg.Snapshots.VolumeGroupSnapshotClasses(), kube.InformerOptions[*groupv1.VolumeGroupSnapshotClass]{
-			Name: "VolumeGroupSnapshotClass", Transform: slimGroupClass(g.cfg.Driver),
+			Name: "VolumeGroupSnapshotClass", AskAgain: kube.DefaultAskAgain, Transform: slimGroupClass(g.cfg.Driver),
 		}),
 	}
 }
@@ -140,6 +140,13 @@ func (g *groupContents) all() iter.Seq[record] {
 
 func (g *groupContents) named(name string) []record {
 	return records(g.caches.Load().objects.ByIndex(indexName, name), groupRecordOf)
+}
+
+func (g *groupContents) unwatched() error {
+	if caches := g.caches.Load(); caches != nil {
+		return cmp.Or(caches.objects.Unwatched(), caches.classes.Unwatched())
+	}
+	return nil
 }
 
 func (g *groupContents) class(name string) (class, bool) {

@@ -22,6 +22,8 @@ type objects interface {
 	all() iter.Seq[record]
 	// named returns the contents of the driver whose snapshot has that name.
 	named(name string) []record
+	// unwatched returns why the API server refuses to watch the kind, or that of its classes, at present; what is known of them may be old then.
+	unwatched() error
 	// class returns a class.
 	class(name string) (class, bool)
 	// patch applies a merge patch to a content or its status, and remembers the answer.
@@ -64,6 +66,9 @@ func (l *loop) reconcile(ctx context.Context, name string) (reconcile.Result, er
 		l.count(name, r)
 	}()
 	for range maxSteps {
+		if l.unwatched() != nil {
+			return reconcile.Result{After: absentPause}, nil
+		}
 		r, ok := l.find(name)
 		if !ok {
 			l.memory.forget(name)

@@ -10,13 +10,15 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/kube"
+	"github.com/longshore-csi/longshore/csikit/logging"
 )
 
 const (
-	// absentPause is the time until the API server is asked again for kinds that it does not have, and the driver for calls.
+	// absentPause is the time until the API server is asked again for kinds that it does not have, and the driver for calls, and until a content is looked at again whose kind
+	// may not be watched.
 	absentPause = 30 * time.Second
-	// servedPause is the time until the API server is asked again which version it has, as an upgrade replaces it.
-	servedPause = 5 * time.Minute
+	// servedPause is the time until the API server is asked again which version it has, as an upgrade replaces it, or refuses to say so, as the role may be extended.
+	servedPause = kube.DefaultAskAgain
 )
 
 // groups is the loop of group snapshots, which begins when the API server has the kinds and the driver has the calls.
@@ -60,9 +62,14 @@ func (g *groups) watch(ctx context.Context) error {
 	running.Go(func() error {
 		for {
 			pause := absentPause
-			if g.cfg.Features().Groups && g.discover(ctx) {
-				pause = servedPause
-				g.start(ctx, running)
+			if g.cfg.Features().Groups {
+				version, err := g.discover(ctx)
+				if version != "" || kube.IsUnwatchable(err) {
+					pause = servedPause
+				}
+				if version != "" {
+					g.start(ctx, running)
+				}
 			}
 			select {
 			case <-ctx.Done():
@@ -74,26 +81,24 @@ func (g *groups) watch(ctx context.Context) error {
 	return running.Wait()
 }
 
-// discover asks the API server whether it has the kinds, and in which version.
-func (g *groups) discover(ctx context.Context) bool {
+// discover asks the API server in which version it has the kinds, "" for none. It logs errors.
+func (g *groups) discover(ctx context.Context) (version string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, g.cfg.KubeTimeout)
 	defer cancel()
 	logger := klog.FromContext(ctx)
 	version, ok, err := g.cfg.Snapshots.Served(ctx)
-	if err != nil {
-		if ctx.Err() == nil {
-			logger.Error(err, "Not known whether the API server has group snapshots, asking again soon")
-		}
-		return false
+	switch {
+	case kube.IsUnwatchable(err):
+		logger.Info("The role does not allow csi-snapshotter to read group snapshots; it asks again from time to time", logging.KeyReason, err.Error())
+	case err != nil && ctx.Err() == nil:
+		logger.Error(err, "Not known whether the API server has group snapshots, asking again soon")
+	case err != nil || !g.setServed(version):
+	case ok:
+		logger.Info("The API server has group snapshots", "version", version)
+	default:
+		logger.Info("The API server has no group snapshots; csi-snapshotter asks again from time to time")
 	}
-	if g.setServed(version) {
-		if ok {
-			logger.Info("The API server has group snapshots", "version", version)
-		} else {
-			logger.Info("The API server has no group snapshots; csi-snapshotter asks again from time to time")
-		}
-	}
-	return ok
+	return version, err
 }
 
 // wakeMembers queues the contents of the members of a group snapshot, which take from its content what it says of them.

@@ -7,12 +7,14 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/longshore-csi/longshore/csikittest/csitest"
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
+	"github.com/longshore-csi/longshore/csikittest/sidecartest"
 	"github.com/longshore-csi/longshore/provisioner/internal/journal"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapi"
 	"github.com/longshore-csi/longshore/provisioner/internal/kubeapitest"
@@ -109,6 +111,50 @@ func TestGrantRemovedWhileCreating(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// TestGrantsWithoutWatch has a role that allows to get and list ReferenceGrants, and not to watch them: a claim is served if one allows its source, also one that comes
+// later, no error is logged, and they are not listed again and again.
+func TestGrantsWithoutWatch(t *testing.T) {
+	for name, streams := range map[string]bool{"WatchList": true, "List": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := withElection()
+				must(t, o.Features.Set(GateCrossNamespace+"=true"))
+				cluster, driver := kubeapitest.NewCluster(append(sourceInStore(), newClass(), newGrant())...), csitest.New(csitest.Options{})
+				driver.AddVolume(csitest.Volume{ID: "vol-origin", Capacity: 1 << 30})
+				if !streams {
+					cluster.Fail("watch", "referencegrants", apierrors.NewBadRequest("sendInitialEvents"), 1)
+				}
+				granted := sidecartest.Grant(t, cluster, append(upstreamRights("get, list, watch"), sidecartest.Right{Resource: "referencegrants", Verbs: "get, list"}))
+				p := launchIn(granted.Context(t.Context()), t, "only", cluster, driver, o)
+				pass(time.Minute)
+				copyOf := func(name string) {
+					claim, store := newClaim(name), "store"
+					claim.Spec.DataSourceRef = &corev1.TypedObjectReference{Kind: view.KindClaim, Name: "origin", Namespace: &store}
+					apply(t, cluster, claim)
+				}
+				copyOf("first")
+				pass(10 * time.Minute)
+				if made := makers(cluster); made["first"] == "" {
+					t.Errorf("volumes %v, want that of the claim whose source a ReferenceGrant allows", made)
+				}
+				granted.Check(t)
+				must(t, cluster.Remove("referencegrants", "store", "teams"))
+				copyOf("second")
+				pass(time.Minute)
+				if made := makers(cluster); made["second"] != "" {
+					t.Errorf("volumes %v, want none of the claim whose source no ReferenceGrant allows", made)
+				}
+				apply(t, cluster, newGrant())
+				pass(2 * o.Retry.Max)
+				if made := makers(cluster); made["second"] == "" {
+					t.Errorf("volumes %v, want that of the claim whose source a ReferenceGrant allows since", made)
+				}
+				p.stop(t)
+			})
+		})
 	}
 }
 

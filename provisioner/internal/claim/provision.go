@@ -34,7 +34,7 @@ func (c *Controller) reconcileClaim(ctx context.Context, key claimKey) (reconcil
 	ctx = klog.NewContext(ctx, logger)
 	defer c.tidyKey(key)
 	state := c.claimState(ctx, key)
-	c.dropSourceOf(state)
+	c.dropSourceOf(ctx, state)
 	plan := planClaim(state)
 	logger.V(4).Info("Decided about claim", logging.KeyReason, plan.why)
 	switch plan.verb {
@@ -111,7 +111,7 @@ func (c *Controller) create(ctx context.Context, s claimState) (reconcile.Result
 
 // prepare makes the request for the volume of a claim, and reads the secrets that the call takes.
 func (c *Controller) prepare(ctx context.Context, s claimState) (journal.Intent, error) {
-	if err := c.sources.Allowed(s.claim); err != nil {
+	if err := c.sources.Allowed(ctx, s.claim); err != nil {
 		return journal.Intent{}, err
 	}
 	spec, err := c.spec(ctx, s)

@@ -1,6 +1,7 @@
 package claim
 
 import (
+	"context"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -57,8 +58,8 @@ func (c *Controller) sourceInUse(ref volume.SourceRef) bool {
 
 // dropSourceOf frees the source of a claim that may not use it, or not any more, unless its volume is in progress: anyone who creates such
 // a claim could hold up the deletion of the source.
-func (c *Controller) dropSourceOf(s claimState) {
-	if s.claim == nil || s.intent != nil || c.sources.Allowed(s.claim) == nil {
+func (c *Controller) dropSourceOf(ctx context.Context, s claimState) {
+	if s.claim == nil || s.intent != nil || !c.hasSource(s.claim) || c.sources.Allowed(ctx, s.claim) == nil {
 		return
 	}
 	c.forget(s.claim.UID, func(r *claimRecord) { r.source = volume.SourceRef{} })

@@ -101,7 +101,7 @@ func TestNeeded(t *testing.T) {
 			onRigWith(t, csitest.Options{NodeID: tc.node.Name, Topology: tc.node.Segments}, settings, func(t *testing.T, r *rig) {
 				if tc.begin {
 					r.begin()
-					r.dropSourceOf(claimState{claim: tc.claim})
+					r.dropSourceOf(fixtures.Quiet(t), claimState{claim: tc.claim})
 				}
 				if tc.open {
 					intent := newIntent(journal.Undoing)
@@ -110,10 +110,10 @@ func TestNeeded(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				if got := r.sources.Needed(ref); got != tc.want {
+				if got := r.sources.Needed(fixtures.Quiet(t), ref); got != tc.want {
 					t.Errorf("%s\nneeded: %v, want %v", tc.reason, got, tc.want)
 				}
-				if r.sources.Needed(volume.SourceRef{Kind: view.KindSnapshot, Namespace: "team", Name: "source"}) {
+				if r.sources.Needed(fixtures.Quiet(t), volume.SourceRef{Kind: view.KindSnapshot, Namespace: "team", Name: "source"}) {
 					t.Errorf("%s\na snapshot of the same name is another source", tc.reason)
 				}
 			}, objs...)

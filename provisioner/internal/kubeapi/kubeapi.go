@@ -37,8 +37,8 @@ type (
 type Client interface {
 	kube.Client
 	snapshotapi.Client
-	// ReferenceGrants are those of all namespaces, to be listed and watched.
-	ReferenceGrants() ReferenceGrants
+	// ReferenceGrants are to be listed and watched.
+	ReferenceGrants(namespace string) ReferenceGrants
 	CSIStorageCapacities(namespace string) CSIStorageCapacities
 	// Owner reads what an owner reference of an object in a namespace refers to, whatever its kind.
 	Owner(ctx context.Context, namespace string, ref metav1.OwnerReference) (*metav1.PartialObjectMetadata, error)
@@ -110,8 +110,8 @@ func New(cfg Config) (Client, error) {
 }
 
 // ReferenceGrants implements Client.
-func (c *client) ReferenceGrants() ReferenceGrants {
-	return newGrants(c.grants, c.betaGrants, c.params)
+func (c *client) ReferenceGrants(namespace string) ReferenceGrants {
+	return newGrants(c.grants, c.betaGrants, c.params, namespace)
 }
 
 // CSIStorageCapacities implements Client.

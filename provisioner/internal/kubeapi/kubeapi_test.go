@@ -101,7 +101,7 @@ func TestReferenceGrants(t *testing.T) {
 				}
 				fmt.Fprintf(w, `{"kind":"ReferenceGrantList","apiVersion":"gateway.networking.k8s.io/%s","metadata":{"resourceVersion":"7"},"items":[%s]}`, version, grant)
 			})
-			grants := client.ReferenceGrants()
+			grants := client.ReferenceGrants(metav1.NamespaceAll)
 			list, err := grants.List(t.Context(), metav1.ListOptions{})
 			if snapshotapi.IsAbsent(err) != tc.absent || (err != nil) != tc.absent {
 				t.Fatalf("%s\nerror %v, absent: want %v", tc.reason, err, tc.absent)

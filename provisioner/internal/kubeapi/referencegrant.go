@@ -90,7 +90,7 @@ func AddToScheme(scheme *runtime.Scheme) error {
 	return nil
 }
 
-// grants reads the ReferenceGrants of all namespaces in the version that the server has.
+// grants reads ReferenceGrants in the version that the server has.
 type grants struct {
 	ReferenceGrants                 // v1
 	beta            ReferenceGrants // v1beta1
@@ -99,10 +99,10 @@ type grants struct {
 }
 
 // newGrants returns the resource for clients of v1 and of v1beta1.
-func newGrants(v1, beta rest.Interface, params runtime.ParameterCodec) *grants {
+func newGrants(v1, beta rest.Interface, params runtime.ParameterCodec, namespace string) *grants {
 	return &grants{
-		ReferenceGrants: kube.NewResource[ReferenceGrant, ReferenceGrantList](v1, params, "referencegrants", ""),
-		beta:            kube.NewResource[ReferenceGrant, ReferenceGrantList](beta, params, "referencegrants", ""),
+		ReferenceGrants: kube.NewResource[ReferenceGrant, ReferenceGrantList](v1, params, "referencegrants", namespace),
+		beta:            kube.NewResource[ReferenceGrant, ReferenceGrantList](beta, params, "referencegrants", namespace),
 	}
 }
 

@@ -69,8 +69,8 @@ type client struct {
 }
 
 // ReferenceGrants implements kubeapi.Client.
-func (c client) ReferenceGrants() kubeapi.ReferenceGrants {
-	return kubetest.ResourceOf[*kubeapi.ReferenceGrant, kubeapi.ReferenceGrantList](c.from, "referencegrants", metav1.NamespaceAll)
+func (c client) ReferenceGrants(namespace string) kubeapi.ReferenceGrants {
+	return kubetest.ResourceOf[*kubeapi.ReferenceGrant, kubeapi.ReferenceGrantList](c.from, "referencegrants", namespace)
 }
 
 // CSIStorageCapacities implements kubeapi.Client.

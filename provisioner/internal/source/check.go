@@ -24,9 +24,10 @@ import (
 type access struct {
 	// enabled says that sources in other namespaces are allowed at all.
 	enabled bool
-	// grants are the ReferenceGrants in the namespace of the source; unknown says why not all of them are known.
-	grants  []*kubeapi.ReferenceGrant
-	unknown error
+	// grants are the ReferenceGrants in the namespace of the source, and unwatched says that their changes are not noticed; unknown says why not all of them are known.
+	grants    []*kubeapi.ReferenceGrant
+	unwatched bool
+	unknown   error
 }
 
 // check says why claims of a namespace may not use a source.
@@ -40,9 +41,13 @@ func (a access) check(namespace string, ref volume.SourceRef) error {
 	case snapshotapi.IsAbsent(a.unknown):
 		return fmt.Errorf("use %s as source: this cluster has no ReferenceGrants, the CustomResourceDefinition of %s is not installed: %w", ref, kubeapi.GatewayGroup, a.unknown)
 	case a.unknown != nil:
-		return fmt.Errorf("use %s as source: ReferenceGrants cannot be watched: %w", ref, a.unknown)
+		return fmt.Errorf("use %s as source: ReferenceGrants cannot be read: %w", ref, a.unknown)
 	}
-	return volume.BlockedError{Err: fmt.Errorf("use %s as source: no ReferenceGrant in namespace %q allows PersistentVolumeClaims of namespace %q to use it", ref, ref.Namespace, namespace)}
+	err := fmt.Errorf("use %s as source: no ReferenceGrant in namespace %q allows PersistentVolumeClaims of namespace %q to use it", ref, ref.Namespace, namespace)
+	if a.unwatched {
+		return err // repetition finds one that comes later
+	}
+	return volume.BlockedError{Err: err}
 }
 
 // grantAllows reports whether a ReferenceGrant in the namespace of a source allows claims of a namespace to use it.

@@ -207,8 +207,9 @@ func TestSourceAccess(t *testing.T) {
 		"Snapshot":       {reason: "All snapshots are allowed.", kind: view.KindSnapshot, access: access{enabled: true, grants: grant(claims, anySnapshot)}},
 		"NotSnapshot":    {reason: "Claims are.", kind: view.KindSnapshot, access: access{enabled: true, grants: grant(claims, anyClaim)}, want: "no ReferenceGrant", blocked: true},
 		"None":           {reason: "Nothing is.", access: access{enabled: true}, want: `no ReferenceGrant in namespace "store"`, blocked: true},
+		"Unwatched":      {reason: "Repetition finds a grant that comes later.", access: access{enabled: true, unwatched: true}, want: `no ReferenceGrant in namespace "store"`},
 		"Absent":         {reason: "They may be installed later.", access: access{enabled: true, unknown: absent}, want: "CustomResourceDefinition of gateway.networking.k8s.io"},
-		"Unknown":        {reason: "They may be watched later.", access: access{enabled: true, unknown: errors.New("forbidden")}, want: "cannot be watched: forbidden"},
+		"Unknown":        {reason: "They may be read later.", access: access{enabled: true, unknown: errors.New("forbidden")}, want: "cannot be read: forbidden"},
 		"KnownInPart":    {reason: "One is enough.", access: access{enabled: true, unknown: errors.New("not complete"), grants: grant(claims, anyClaim)}},
 	}
 	for name, tc := range cases {

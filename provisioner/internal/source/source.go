@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
@@ -122,7 +123,7 @@ func (k *Keeper) Keep(ctx context.Context, claim *corev1.PersistentVolumeClaim, 
 // Elsewhere returns the ElsewhereError of a claim's source, nil if there is none. What else may be wrong with the source is left to Keep.
 func (k *Keeper) Elsewhere(ctx context.Context, claim *corev1.PersistentVolumeClaim, begun bool) error {
 	ref, ok := view.SourceOf(claim)
-	if !ok || k.Allowed(claim) != nil {
+	if !ok || k.Allowed(ctx, claim) != nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, k.cfg.KubeTimeout)
@@ -158,16 +159,21 @@ func (k *Keeper) knownKept(ref volume.SourceRef) bool {
 }
 
 // Allowed says why a claim may not use its source, nil if it may or has none.
-func (k *Keeper) Allowed(claim *corev1.PersistentVolumeClaim) error {
+func (k *Keeper) Allowed(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	ref, ok := view.SourceOf(claim)
 	if !ok || ref.Namespace == claim.Namespace {
 		return nil
 	}
-	access := access{enabled: k.cfg.View.Grants != nil}
-	if access.enabled {
-		access.grants, access.unknown = k.cfg.View.GrantsIn(ref.Namespace)
+	return k.access(ctx, ref.Namespace).check(claim.Namespace, ref)
+}
+
+// access returns what decides about sources in a namespace.
+func (k *Keeper) access(ctx context.Context, namespace string) access {
+	a := access{enabled: k.cfg.View.Grants != nil}
+	if a.enabled {
+		a.grants, a.unwatched, a.unknown = k.cfg.View.GrantsIn(ctx, namespace)
 	}
-	return access.check(claim.Namespace, ref)
+	return a
 }
 
 // validate reads a source, and returns what speaks against it.
@@ -277,7 +283,7 @@ func (k *Keeper) reconcile(ctx context.Context, ref volume.SourceRef) (reconcile
 		return reconcile.Result{}, err
 	}
 	defer unlock()
-	if k.Needed(ref) {
+	if k.Needed(ctx, ref) {
 		return reconcile.Result{}, nil
 	}
 	found, err := k.read(ctx, ref)
@@ -300,9 +306,10 @@ func (k *Keeper) reconcile(ctx context.Context, ref volume.SourceRef) (reconcile
 
 // Needed reports whether a volume may be in creation from a source: by this process, or for a claim that another node has its hand on, and has begun, or may begin, to
 // serve.
-func (k *Keeper) Needed(ref volume.SourceRef) bool {
+func (k *Keeper) Needed(ctx context.Context, ref volume.SourceRef) bool {
+	access := sync.OnceValue(func() access { return k.access(ctx, ref.Namespace) })
 	return k.cfg.InUse(ref) || slices.ContainsFunc(k.cfg.View.ClaimsFrom(ref), func(claim *corev1.PersistentVolumeClaim) bool {
-		return k.cfg.Node.AssignedElsewhere(claim) != "" && k.Allowed(claim) == nil
+		return k.cfg.Node.AssignedElsewhere(claim) != "" && (claim.Namespace == ref.Namespace || access().check(claim.Namespace, ref) == nil)
 	})
 }
 

@@ -6,6 +6,7 @@ package view
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
@@ -41,6 +43,8 @@ const (
 	// askAgainOfNode is the shortest pause until an instance for one node, of which there may be thousands, asks again for a kind that the cluster lacks or that it
 	// may not watch; the longest is twice that.
 	askAgainOfNode = 15 * time.Minute
+	// mostGrants is the number of ReferenceGrants of a namespace that are read at once where they may not be watched.
+	mostGrants = 500
 	// optionalGrace is how long the first lists of kinds that the work does not depend on may hold it up.
 	optionalGrace = 10 * time.Second
 )
@@ -100,6 +104,8 @@ type View struct {
 	// one node, which is then all that the index knows.
 	nodes    *kube.Informer[*corev1.Node]
 	csiNodes *kube.Informer[*storagev1.CSINode]
+	// listGrants reads the ReferenceGrants of a namespace. nil: like Grants.
+	listGrants func(ctx context.Context, namespace string) ([]*kubeapi.ReferenceGrant, error)
 	// optional has the informers of kinds that the cluster may lack, or that the role may not allow to watch.
 	optional []optional
 
@@ -156,13 +162,29 @@ func (v *View) addSnapshots(cfg Config) {
 
 // addGrants makes the informer of ReferenceGrants.
 func (v *View) addGrants(cfg Config) {
-	v.Grants = kube.NewInformer(cfg.Kube.ReferenceGrants(), kube.InformerOptions[*kubeapi.ReferenceGrant]{
+	v.Grants = kube.NewInformer(cfg.Kube.ReferenceGrants(metav1.NamespaceAll), kube.InformerOptions[*kubeapi.ReferenceGrant]{
 		Name: "ReferenceGrant", Transform: slimGrant, AskAgain: askAgain(cfg.Node),
 		Index: map[string]func(*kubeapi.ReferenceGrant) []string{
 			grantsByNamespace: func(grant *kubeapi.ReferenceGrant) []string { return []string{grant.Namespace} },
 		},
 	})
 	v.optional = append(v.optional, v.Grants)
+	v.listGrants = func(ctx context.Context, namespace string) ([]*kubeapi.ReferenceGrant, error) {
+		ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
+		defer cancel()
+		list, err := cfg.Kube.ReferenceGrants(namespace).List(ctx, metav1.ListOptions{Limit: mostGrants})
+		if err != nil {
+			return nil, err
+		}
+		var grants []*kubeapi.ReferenceGrant
+		for i := range list.Items {
+			grants = append(grants, &list.Items[i])
+		}
+		if list.Continue != "" {
+			return grants, fmt.Errorf("namespace %q has more than %d, and they may not be watched", namespace, mostGrants)
+		}
+		return grants, nil
+	}
 }
 
 // askAgain returns the pause until a kind that cannot be watched is asked for again.
@@ -261,13 +283,18 @@ func (v *View) ClaimsFromNamespace(namespace string) []*corev1.PersistentVolumeC
 	return v.Claims.ByIndex(claimsBySourceNamespace, namespace)
 }
 
-// GrantsIn returns the known ReferenceGrants in a namespace, and says why there may be more. Grants must not be nil.
-func (v *View) GrantsIn(namespace string) ([]*kubeapi.ReferenceGrant, error) {
-	incomplete := v.Grants.Unwatched() // first: what is known then is in the list
-	if incomplete == nil && !v.Grants.HasSynced() {
-		incomplete = errors.New("the first list is not complete")
+// GrantsIn returns the known ReferenceGrants in a namespace, and an error that says why there may be more. Where they may not be watched they are read, and unwatched is
+// true: the functions of Grants.OnChange are not called for them. Grants must not be nil.
+func (v *View) GrantsIn(ctx context.Context, namespace string) (grants []*kubeapi.ReferenceGrant, unwatched bool, err error) {
+	err = v.Grants.Unwatched() // first: what is known then is in the list
+	switch {
+	case apierrors.IsForbidden(err):
+		grants, err = v.listGrants(ctx, namespace)
+		return grants, true, err
+	case err == nil && !v.Grants.HasSynced():
+		err = errors.New("the first list is not complete")
 	}
-	return v.Grants.ByIndex(grantsByNamespace, namespace), incomplete
+	return v.Grants.ByIndex(grantsByNamespace, namespace), false, err
 }
 
 // ClaimsOfVolume returns the claim that is to get the volume of a name.

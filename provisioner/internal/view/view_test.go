@@ -1,6 +1,7 @@
 package view
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -188,7 +189,7 @@ func TestSourcesInOtherNamespaces(t *testing.T) {
 			t.Errorf("claims from the source %v, want one", got)
 		}
 		for namespace, want := range map[string]int{store: 1, team: 0} {
-			if got, err := v.GrantsIn(namespace); err != nil || len(got) != want {
+			if got, unwatched, err := v.GrantsIn(quiet(t), namespace); unwatched || err != nil || len(got) != want {
 				t.Errorf("grants in %q: %v, %v, want %d", namespace, got, err, want)
 			}
 		}
@@ -218,18 +219,60 @@ func TestOptionalKind(t *testing.T) {
 				if waited := time.Since(begun); waited != tc.wait {
 					t.Errorf("%s\nthe start took %v, want %v", tc.reason, waited, tc.wait)
 				}
-				if _, err := v.GrantsIn("store"); err == nil || !strings.Contains(err.Error(), tc.want) {
+				if _, _, err := v.GrantsIn(quiet(t), "store"); err == nil || !strings.Contains(err.Error(), tc.want) {
 					t.Errorf("%s\nerror %v, want %q", tc.reason, err, tc.want)
 				}
 				cluster.Heal()
 				time.Sleep(kube.DefaultAskAgain)
 				synctest.Wait()
-				if got, err := v.GrantsIn("store"); err != nil || len(got) != 1 {
+				if got, unwatched, err := v.GrantsIn(quiet(t), "store"); unwatched || err != nil || len(got) != 1 {
 					t.Errorf("%s\ngrants %v, %v, want one", tc.reason, got, err)
 				}
 			}, &kubeapi.ReferenceGrant{ObjectMeta: metav1.ObjectMeta{Namespace: "store", Name: "teams"}})
 		})
 	}
+}
+
+// pages is a client whose lists of ReferenceGrants have more pages.
+type pages struct{ kubeapi.Client }
+
+func (p pages) ReferenceGrants(namespace string) kubeapi.ReferenceGrants {
+	return pagesOf{p.Client.ReferenceGrants(namespace)}
+}
+
+type pagesOf struct{ kubeapi.ReferenceGrants }
+
+func (p pagesOf) List(ctx context.Context, opts metav1.ListOptions) (*kubeapi.ReferenceGrantList, error) {
+	list, err := p.ReferenceGrants.List(ctx, opts)
+	if err == nil && opts.Limit > 0 {
+		list.Continue = "more"
+	}
+	return list, err
+}
+
+// TestGrantsWithoutWatch reads ReferenceGrants that may be listed, and not watched, one namespace at a time, and no more of them than a page has.
+func TestGrantsWithoutWatch(t *testing.T) {
+	grant := func(namespace string) *kubeapi.ReferenceGrant {
+		return &kubeapi.ReferenceGrant{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "teams"}}
+	}
+	watching(t, Config{Shape: Shape{Grants: true}}, func(t *testing.T, v *View, cluster *kubetest.Cluster) {
+		cluster.Fail("watch", "referencegrants", apierrors.NewForbidden(corev1.Resource("referencegrants"), "", nil), 0)
+		start(t, v)
+		if got, unwatched, err := v.GrantsIn(quiet(t), "store"); len(got) != 1 || got[0].Namespace != "store" || !unwatched || err != nil {
+			t.Errorf("grants %v, unwatched: %v, %v, want that of the namespace", got, unwatched, err)
+		}
+		if err := cluster.Remove("referencegrants", "store", "teams"); err != nil {
+			t.Fatal(err)
+		}
+		if got, unwatched, err := v.GrantsIn(quiet(t), "store"); len(got) != 0 || !unwatched || err != nil {
+			t.Errorf("grants %v, unwatched: %v, %v, want none", got, unwatched, err)
+		}
+		more := New(Config{Shape: Shape{Grants: true}, Kube: pages{kubeapitest.New(cluster.Client())}, Driver: driver, Timeout: time.Minute})
+		start(t, more)
+		if got, unwatched, err := more.GrantsIn(quiet(t), "else"); len(got) != 1 || !unwatched || err == nil || !strings.Contains(err.Error(), "more than 500") {
+			t.Errorf("grants %v, unwatched: %v, %v, want one, and an error as there are more", got, unwatched, err)
+		}
+	}, grant("store"), grant("else"))
 }
 
 // TestAbsentKindIsSoughtRarely has a cluster without a kind: an instance for one node, of which there may be thousands, looks for it rarely.

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -197,4 +198,26 @@ func TestUpstreamRights(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestClassReadOnce has a driver that refuses a class which the role allows to get, and not to watch. It is read once in the reconciliation that calls the driver, and
+// once in that which finds the time of the next attempt, for three decisions in each.
+func TestClassReadOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t)
+		b.driver.Inject(csitest.Fault{Method: "ControllerModifyVolume", Code: codes.Internal})
+		granted := sidecartest.Grant(t, b.cluster, append(upstreamRights("get"), sidecartest.Right{Resource: "secrets", Verbs: "get"}))
+		stop := b.launchIn(granted.Context(context.Background()), "host-1")
+		pass(10 * time.Minute)
+		calls := 0
+		for _, call := range b.driver.Calls() {
+			if call.Method == "ControllerModifyVolume" {
+				calls++
+			}
+		}
+		if reads := granted.Requests()["get volumeattributesclasses"]; calls < 10 || reads < calls || reads > 2*calls+calls/10 {
+			t.Errorf("%d reads of the class for %d calls, want two for each of many", reads, calls)
+		}
+		stop()
+	})
 }

@@ -19,7 +19,7 @@ const moment = time.Second
 // both expands and modifies a volume at the same time, if both are due and the driver works on neither, and reports whether it has done so. Some drivers make one change
 // of the storage of both calls, where the storage allows few a day (aws-ebs-csi-driver, "Volume Modification"). A driver that answers ABORTED, as another
 // call for the volume runs (CSI v1.13, "Concurrency"), gets one call at a time from then on.
-func (c *Controller) both(ctx context.Context, v volume, last attempts) (done bool, err error) {
+func (c *look) both(ctx context.Context, v volume, last attempts) (done bool, err error) {
 	size, class := c.dueTogether(ctx, v, last)
 	if class == nil {
 		return false, nil
@@ -66,7 +66,7 @@ func (c *Controller) both(ctx context.Context, v volume, last attempts) (done bo
 }
 
 // dueTogether returns the size and the class that a volume is to have, without a class unless both are due and the driver can be sent both.
-func (c *Controller) dueTogether(ctx context.Context, v volume, last attempts) (size resource.Quantity, class *storagev1.VolumeAttributesClass) {
+func (c *look) dueTogether(ctx context.Context, v volume, last attempts) (size resource.Quantity, class *storagev1.VolumeAttributesClass) {
 	if !c.canBoth(last.expand) || !needsExpand(v.claim) || !needsModify(v.claim) || expanding(v.claim, last.expand) || modifying(v.claim, last.modify) {
 		return size, nil
 	}

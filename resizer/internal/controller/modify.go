@@ -8,13 +8,9 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
-	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/outcome"
 )
@@ -23,7 +19,7 @@ import (
 var errClassNotUsable = errors.New("the volume is modified as soon as there is such a class")
 
 // modify applies the VolumeAttributesClass of the claim if that is due.
-func (c *Controller) modify(ctx context.Context, v volume) error {
+func (c *look) modify(ctx context.Context, v volume) error {
 	if !c.cfg.AttributesClasses || !needsModify(v.claim) {
 		return nil
 	}
@@ -50,45 +46,6 @@ func (c *Controller) modify(ctx context.Context, v volume) error {
 		return nil
 	}
 	return c.modifyFailed(ctx, v, plan.target, c.apply(ctx, v, plan.class, last))
-}
-
-// findClasses returns a function that finds the VolumeAttributesClasses of a claim: in the cache, once it is complete, or read from the API server where they
-// may not be watched.
-func (c *Controller) findClasses(ctx context.Context, claim *corev1.PersistentVolumeClaim) (func(name string) *storagev1.VolumeAttributesClass, error) {
-	ctx, cancel := c.kubeDeadline(ctx)
-	defer cancel()
-	classes, err := c.classes.get(ctx)
-	switch {
-	case kube.IsUnwatchable(err):
-		return c.readClasses(ctx, claim)
-	case err != nil:
-		return nil, err
-	}
-	return func(name string) *storagev1.VolumeAttributesClass {
-		class, _ := classes.Get("", name)
-		return class
-	}, nil
-}
-
-// readClasses reads the classes of a claim. Without a watch the creation of the wanted one is not noticed, so that it is an error if that does not exist: then it is
-// read again after a pause.
-func (c *Controller) readClasses(ctx context.Context, claim *corev1.PersistentVolumeClaim) (func(name string) *storagev1.VolumeAttributesClass, error) {
-	found := map[string]*storagev1.VolumeAttributesClass{}
-	wanted := wantedClass(claim)
-	target, _ := targetClass(claim)
-	for _, name := range []string{wanted, target} {
-		if name == "" || found[name] != nil {
-			continue
-		}
-		class, err := c.cfg.Kube.VolumeAttributesClasses().Get(ctx, name, metav1.GetOptions{})
-		switch {
-		case err == nil:
-			found[name] = class
-		case name == wanted || !apierrors.IsNotFound(err):
-			return nil, fmt.Errorf("get VolumeAttributesClass %q: %w", name, err)
-		}
-	}
-	return func(name string) *storagev1.VolumeAttributesClass { return found[name] }, nil
 }
 
 // cancelModify forgets a modification that the user has taken back.

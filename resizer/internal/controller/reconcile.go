@@ -25,6 +25,7 @@ const announceAfter = time.Second
 // reconcile expands and modifies the volume of a claim. If both are due and neither has begun, the driver gets both calls at once. An operation whose outcome is
 // not known comes first, and the other one waits for its end.
 func (c *Controller) reconcile(ctx context.Context, key string) (reconcile.Result, error) {
+	l := &look{Controller: c, read: map[string]readClass{}}
 	v, ok := c.find(key)
 	if !ok {
 		return reconcile.Result{}, nil
@@ -33,14 +34,14 @@ func (c *Controller) reconcile(ctx context.Context, key string) (reconcile.Resul
 	logger := klog.FromContext(ctx).WithValues(logging.KeyClaim, key, logging.KeyVolume, v.pv.Name)
 	ctx = metrics.WithMigrated(klog.NewContext(ctx, logger), v.migrated)
 	last := c.memory.of(key, v.claim.UID)
-	if done, err := c.both(ctx, v, last); done {
+	if done, err := l.both(ctx, v, last); done {
 		return reconcile.Result{}, kube.IgnoreGone(err)
 	}
-	v, ok, err := c.oneAfterTheOther(ctx, v, last)
+	v, ok, err := l.oneAfterTheOther(ctx, v, last)
 	if err != nil || !ok {
 		return reconcile.Result{}, kube.IgnoreGone(err)
 	}
-	pause := c.pause(ctx, v, c.memory.of(key, v.claim.UID))
+	pause := l.pause(ctx, v, c.memory.of(key, v.claim.UID))
 	if pause == now {
 		c.queue.Add(key)
 		return reconcile.Result{}, nil
@@ -49,7 +50,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (reconcile.Resul
 }
 
 // oneAfterTheOther expands and modifies the volume of a claim as far as either is due. It returns the volume as it is then, and false if nothing is left to do.
-func (c *Controller) oneAfterTheOther(ctx context.Context, v volume, last attempts) (volume, bool, error) {
+func (c *look) oneAfterTheOther(ctx context.Context, v volume, last attempts) (volume, bool, error) {
 	first, second := c.expand, c.modify
 	if modifying(v.claim, last.modify) && !expanding(v.claim, last.expand) {
 		first, second = c.modify, c.expand
@@ -96,7 +97,7 @@ func (c *Controller) expandsNext(v volume, last attempts) bool {
 const now = time.Nanosecond
 
 // pause returns the time until an operation on the volume is due, 0 if none is. What the driver may be doing holds up the other operation.
-func (c *Controller) pause(ctx context.Context, v volume, last attempts) time.Duration {
+func (c *look) pause(ctx context.Context, v volume, last attempts) time.Duration {
 	expand, modify := time.Duration(0), time.Duration(0)
 	if !modifying(v.claim, last.modify) || expanding(v.claim, last.expand) {
 		expand = c.untilExpand(v, last.expand)
@@ -120,7 +121,7 @@ func (c *Controller) untilExpand(v volume, last attempt) time.Duration {
 }
 
 // untilModify returns the time until the next attempt to modify the volume, 0 if none is needed.
-func (c *Controller) untilModify(ctx context.Context, v volume, last attempt) time.Duration {
+func (c *look) untilModify(ctx context.Context, v volume, last attempt) time.Duration {
 	if !c.cfg.AttributesClasses || !needsModify(v.claim) {
 		return 0
 	}

@@ -270,6 +270,14 @@ func (p *Plugin) Usage() []volume.Usage {
 	return p.collector.Latest()
 }
 
+// UsageOf is Usage of the volumes of a pod, in no order.
+func (p *Plugin) UsageOf(pod types.UID) []volume.Usage {
+	if p.collector == nil {
+		return nil
+	}
+	return p.collector.LatestOf(pod)
+}
+
 // State is what a debug page shows.
 type State struct {
 	// Drivers are the names of the registered drivers.

@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -69,6 +68,7 @@ type Collector struct {
 
 	mu      sync.Mutex
 	results map[volume.Key]*entry
+	byPod   map[types.UID][]*entry
 	calls   map[string]int // by driver
 }
 
@@ -131,16 +131,14 @@ func (c *Collector) due() []volume.Published {
 	published, now := c.cfg.Published(), c.cfg.Clock.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	present := map[volume.Key]bool{}
+	results, byPod := map[volume.Key]*entry{}, map[types.UID][]*entry{}
 	var due []volume.Published
 	for _, p := range published {
-		k := p.Key
-		present[k] = true
-		e := c.results[k]
+		e := c.results[p.Key]
 		if e == nil {
 			e = &entry{next: now.Add(time.Duration(c.cfg.Spread() * float64(c.cfg.Interval)))}
-			c.results[k] = e
 		}
+		results[p.Key], byPod[p.Pod.UID] = e, append(byPod[p.Pod.UID], e)
 		e.Published = p
 		if now.Sub(e.measured) > fresh*c.cfg.Interval {
 			e.Bytes, e.Inodes = nil, nil
@@ -151,7 +149,7 @@ func (c *Collector) due() []volume.Published {
 			due = append(due, p)
 		}
 	}
-	maps.DeleteFunc(c.results, func(k volume.Key, _ *entry) bool { return !present[k] })
+	c.results, c.byPod = results, byPod
 	return due
 }
 
@@ -229,13 +227,29 @@ func (c *Collector) noteHealth(e *entry, conditions []volume.Condition) {
 	}
 }
 
+// known reports whether the driver was asked.
+func (e *entry) known() bool { return e.Bytes != nil || e.Inodes != nil || e.Health || e.Err != nil }
+
+// LatestOf is Latest of the volumes of a pod, in no order.
+func (c *Collector) LatestOf(pod types.UID) []volume.Usage {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all []volume.Usage
+	for _, e := range c.byPod[pod] {
+		if e.known() {
+			all = append(all, e.Usage)
+		}
+	}
+	return all
+}
+
 // Latest lists what is known, sorted by volume and pod. Volumes that were not asked for yet are left out.
 func (c *Collector) Latest() []volume.Usage {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var all []volume.Usage
 	for _, e := range c.results {
-		if e.Bytes != nil || e.Inodes != nil || e.Health || e.Err != nil {
+		if e.known() {
 			all = append(all, e.Usage)
 		}
 	}

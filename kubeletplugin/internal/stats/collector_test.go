@@ -210,6 +210,38 @@ func TestUsage(t *testing.T) {
 	})
 }
 
+// TestLatestOf has the usage of the volumes of one pod, until it is gone.
+func TestLatestOf(t *testing.T) {
+	d := &fakeDriver{stats: usage}
+	other := published("a", "logs")
+	other.Key.SpecName = "pv-2"
+	list := []volume.Published{published("a", "data"), other, published("b", "data")}
+	listed := func() []volume.Published {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return slices.Clone(list)
+	}
+	bench(t, d, listed, func(t *testing.T, c *Collector, _ *recorder) {
+		check := func(when string, want map[types.UID][]string) {
+			t.Helper()
+			got := map[types.UID][]string{}
+			for _, pod := range []types.UID{"uid-a", "uid-b", "uid-c"} {
+				for _, u := range c.LatestOf(pod) {
+					got[pod] = append(got[pod], u.Claim.Name)
+				}
+				slices.Sort(got[pod])
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", when, diff)
+			}
+		}
+		check("all pods", map[types.UID][]string{"uid-a": {"data", "logs"}, "uid-b": {"data"}})
+		d.change(func() { list = list[1:2] })
+		pass(2 * time.Minute)
+		check("after a volume and a pod are gone", map[types.UID][]string{"uid-a": {"logs"}})
+	})
+}
+
 // TestConditions sends an event when the condition changes, for both generations of health.
 func TestConditions(t *testing.T) {
 	tests := map[string]struct {

@@ -133,8 +133,8 @@ func modes(c *csi.VolumeCapability) (*corev1.PersistentVolumeAccessMode, *corev1
 // podHealth has the problems of the volumes of a pod as the API has them, for all volumes whose drivers report any or none.
 func (a *Agent) podHealth(uid types.UID) map[volume.Key][]corev1.VolumeHealthCondition {
 	all := map[volume.Key][]corev1.VolumeHealthCondition{}
-	for _, u := range a.plugin.Usage() {
-		if u.Pod.UID == uid && u.Health {
+	for _, u := range a.plugin.UsageOf(uid) {
+		if u.Health {
 			all[u.Key] = volumeConditions(u.Conditions)
 		}
 	}

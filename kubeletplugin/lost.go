@@ -1,9 +1,11 @@
 package kubeletplugin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"slices"
 	"strings"
@@ -18,12 +20,51 @@ import (
 	"github.com/longshore-csi/longshore/kubeletplugin/volume"
 )
 
+// unexplained is what no record explains.
+type unexplained struct {
+	lost map[types.UID][]volume.Lost // by pod
+	// foreign has paths by the staging directory that they are or that they are in. Others are below no such directory, and each has its own key.
+	foreign map[string][]volume.Foreign
+}
+
+func newUnexplained(root layout.Root, found *volume.Found) unexplained {
+	u := unexplained{lost: map[types.UID][]volume.Lost{}, foreign: map[string][]volume.Foreign{}}
+	for _, l := range found.Lost {
+		u.lost[l.Key.Pod] = append(u.lost[l.Key.Pod], l)
+	}
+	for _, f := range found.Foreign {
+		key := f.Path
+		if rest, ok := strings.CutPrefix(f.Path, root.Drivers()+"/"); ok {
+			if parts := strings.SplitN(rest, "/", 3); len(parts) == 3 { // driver, volume, and what is in its directory
+				key = strings.TrimSuffix(f.Path, "/"+parts[2])
+			}
+		}
+		u.foreign[key] = append(u.foreign[key], f)
+	}
+	return u
+}
+
 // Unexplained returns what Open has found of which no record says which volume it is of, and Explain has not been called for: targets of pods, and other paths.
 // While there is any, volumes that were found staged and without a pod stay staged, as it may be theirs.
 func (p *Plugin) Unexplained() (lost []volume.Lost, foreign []volume.Foreign) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return slices.Clone(p.lost), slices.Clone(p.foreign)
+	lost = slices.SortedFunc(flatten(p.unexplained.lost), func(a, b volume.Lost) int { return cmp.Compare(a.Path, b.Path) })
+	foreign = slices.SortedFunc(flatten(p.unexplained.foreign), func(a, b volume.Foreign) int { return cmp.Compare(a.Path, b.Path) })
+	return lost, foreign
+}
+
+// flatten returns the elements of all lists.
+func flatten[K comparable, V any](lists map[K][]V) iter.Seq[V] {
+	return func(yield func(V) bool) {
+		for _, list := range lists {
+			for _, v := range list {
+				if !yield(v) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // Explain takes over a volume whose record at a target path is lost: the caller knows from other objects which one it is. Mount and Unmount do so for the volumes
@@ -37,11 +78,14 @@ func (p *Plugin) Explain(v volume.Recovered) bool {
 func (p *Plugin) forgetLost(targets []volume.Key, staging string) (none bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.lost = slices.DeleteFunc(p.lost, func(l volume.Lost) bool { return slices.Contains(targets, l.Key) })
-	p.foreign = slices.DeleteFunc(p.foreign, func(f volume.Foreign) bool {
-		return staging != "" && (f.Path == staging || strings.HasPrefix(f.Path, staging+"/"))
-	})
-	if len(p.lost)+len(p.foreign) > 0 {
+	for _, k := range targets {
+		left := slices.DeleteFunc(p.unexplained.lost[k.Pod], func(l volume.Lost) bool { return l.Key == k })
+		if p.unexplained.lost[k.Pod] = left; len(left) == 0 {
+			delete(p.unexplained.lost, k.Pod)
+		}
+	}
+	delete(p.unexplained.foreign, staging)
+	if len(p.unexplained.lost)+len(p.unexplained.foreign) > 0 {
 		return false
 	}
 	for _, name := range p.orphans {
@@ -52,8 +96,9 @@ func (p *Plugin) forgetLost(targets []volume.Key, staging string) (none bool) {
 
 // lostOf lists the targets of a pod whose records are lost.
 func (p *Plugin) lostOf(pod types.UID) []volume.Lost {
-	lost, _ := p.Unexplained()
-	return slices.DeleteFunc(lost, func(l volume.Lost) bool { return l.Key.Pod != pod })
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.unexplained.lost[pod])
 }
 
 // explainWanted takes over the volume of a publication if its record is lost.

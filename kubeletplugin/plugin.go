@@ -139,9 +139,8 @@ type Plugin struct {
 	orphans []string
 
 	mu sync.Mutex
-	// lost and foreign are what no record explains.
-	lost    []volume.Lost
-	foreign []volume.Foreign
+	// unexplained is what no record explains.
+	unexplained unexplained
 	// left has, by pod, the volumes that it had, until they are unstaged.
 	left map[types.UID][]string
 	// changed is closed at the next change of any volume.

@@ -120,7 +120,7 @@ func (p *Plugin) Open(ctx context.Context) (*volume.Found, error) {
 		return nil, errors.Join(err, unlock())
 	}
 	p.metrics.count(found)
-	p.unlock, p.lost, p.foreign = unlock, slices.Clone(found.Lost), slices.Clone(found.Foreign)
+	p.unlock, p.unexplained = unlock, newUnexplained(p.root, found)
 	p.volumes.Adopt(found.Volumes)
 	p.volumes.Adopt(attached)
 	for _, v := range slices.Concat(found.Volumes, attached) {

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"os"
@@ -17,6 +16,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/textlogger"
 
+	"github.com/longshore-csi/longshore/csikittest/logtest"
 	"github.com/longshore-csi/longshore/e2e/testbed"
 	"github.com/longshore-csi/longshore/hostpathdriver"
 	"github.com/longshore-csi/longshore/provisioner"
@@ -69,7 +69,7 @@ func (r *poolScene) start(d hostpathdriver.Options, p provisioner.Options) {
 	if err := errors.Join(d.Validate(), p.Validate()); err != nil {
 		r.T.Fatal(err)
 	}
-	var log lockedBuffer
+	var log logtest.Log
 	logger := textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&log), textlogger.Verbosity(4)))
 	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), logger))
 	var running errgroup.Group
@@ -81,23 +81,10 @@ func (r *poolScene) start(d hostpathdriver.Options, p provisioner.Options) {
 			r.T.Errorf("driver and provisioner of the pools ended with %v", err)
 		}
 		if r.T.Failed() {
-			r.T.Logf("log of driver and provisioner:\n%s", log.buffer.String())
+			r.T.Logf("log of driver and provisioner:\n%s", log.String())
 		}
 	})
 	r.T.Cleanup(r.end)
-}
-
-// lockedBuffer is a buffer for several writers.
-type lockedBuffer struct {
-	mu     sync.Mutex
-	buffer bytes.Buffer
-}
-
-// Write implements io.Writer.
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buffer.Write(p)
 }
 
 // createDriver makes a CSIDriver, which is removed with the scene.

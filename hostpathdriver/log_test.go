@@ -1,13 +1,11 @@
 package hostpathdriver
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -16,25 +14,11 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/logging"
+	"github.com/longshore-csi/longshore/csikittest/logtest"
 )
 
 // journal is a log that several goroutines write.
-type journal struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (j *journal) Write(p []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.Write(p)
-}
-
-func (j *journal) String() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.String()
-}
+type journal struct{ logtest.Log }
 
 // find waits for a line of the log and returns what the pattern's group holds.
 func (j *journal) find(ctx context.Context, pattern *regexp.Regexp) string {

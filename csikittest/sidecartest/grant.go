@@ -16,6 +16,7 @@ import (
 	"k8s.io/klog/v2/textlogger"
 
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
+	"github.com/longshore-csi/longshore/csikittest/logtest"
 )
 
 // mostLists is how often a component may list a kind, and watch it, in the time of a test of some minutes.
@@ -26,7 +27,7 @@ var errorLine = regexp.MustCompile(`(?m)^E\d{4} .*$`)
 
 // Granted is an API server that grants a component certain rights only.
 type Granted struct {
-	log *journal
+	log *logtest.Log
 
 	mu     sync.Mutex
 	counts map[string]int // by verb and resource, refused requests among them
@@ -40,7 +41,7 @@ func Grant(tb testing.TB, cluster *kubetest.Cluster, rights []Right) *Granted {
 	for _, right := range rights {
 		verbs[right.Resource] = append(verbs[right.Resource], strings.Split(right.Verbs, ", ")...)
 	}
-	g := &Granted{log: &journal{out: tb.Output()}, counts: map[string]int{}}
+	g := &Granted{log: &logtest.Log{Copy: tb.Output()}, counts: map[string]int{}}
 	r := &Requests{cluster: cluster}
 	for _, resource := range r.resources() {
 		for _, verb := range []string{"create", "update", "patch", "delete", "get", "list", "watch"} {

@@ -5,7 +5,6 @@
 package sidecartest
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -13,7 +12,6 @@ import (
 	"os"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -21,6 +19,7 @@ import (
 	"k8s.io/klog/v2/textlogger"
 
 	"github.com/longshore-csi/longshore/csikit/sidecar"
+	"github.com/longshore-csi/longshore/csikittest/logtest"
 )
 
 const (
@@ -41,7 +40,7 @@ type Running struct {
 	URL string
 
 	tb    testing.TB
-	log   *journal
+	log   *logtest.Log
 	stop  context.CancelFunc
 	ended chan error
 }
@@ -58,7 +57,7 @@ func Start(tb testing.TB, cfg sidecar.Config) *Running {
 // StartComponent is Start for a component that is no sidecar. It must serve HTTP at AnyPort, by package httpserve.
 func StartComponent(tb testing.TB, run func(context.Context) error) *Running {
 	tb.Helper()
-	r := &Running{tb: tb, log: &journal{out: tb.Output()}, ended: make(chan error, 1)}
+	r := &Running{tb: tb, log: &logtest.Log{Copy: tb.Output()}, ended: make(chan error, 1)}
 	var ctx context.Context
 	ctx, r.stop = context.WithCancel(klog.NewContext(tb.Context(), textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(r.log)))))
 	finished := make(chan struct{})
@@ -168,27 +167,4 @@ func (r *Running) Wait() error {
 		r.tb.Fatal("the component did not end")
 		return nil
 	}
-}
-
-// journal is a log that can be read while it is written.
-type journal struct {
-	out io.Writer
-
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-// Write implements io.Writer.
-func (j *journal) Write(p []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.text.Write(p)
-	return j.out.Write(p)
-}
-
-// String returns what was written.
-func (j *journal) String() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.String()
 }

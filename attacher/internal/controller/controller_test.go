@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"bytes"
 	stdcmp "cmp"
 	"context"
 	"errors"
@@ -32,6 +31,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/flagset"
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
+	"github.com/longshore-csi/longshore/csikittest/logtest"
 )
 
 // notebook is a Recorder that keeps the events.
@@ -405,23 +405,10 @@ func TestStopBeforeSync(t *testing.T) {
 	})
 }
 
-// journal is a log for several writers.
-type journal struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-// Write implements io.Writer.
-func (j *journal) Write(p []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.Write(p)
-}
-
 // TestCacheThatCannotBeFilled: the right to list CSINodes is missing, so nothing is ever attached; readiness and log name the kind.
 func TestCacheThatCannotBeFilled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log := &journal{}
+		log := &logtest.Log{}
 		cluster := kubetest.New()
 		cluster.Inject(kubetest.Fault{Resource: "csinodes", Err: apierrors.NewForbidden(storagev1.Resource("csinodes"), "", errors.New("no right"))})
 		c := New(Config{Driver: testDriver, Kube: cluster.Client(), Features: func() Features { return Features{} }, Workers: 1})
@@ -444,7 +431,7 @@ func TestCacheThatCannotBeFilled(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-		if text := log.text.String(); !strings.Contains(text, `"Waiting for the first list from the API server"`) || !strings.Contains(text, "kinds=[\"CSINode\"]") {
+		if text := log.String(); !strings.Contains(text, `"Waiting for the first list from the API server"`) || !strings.Contains(text, "kinds=[\"CSINode\"]") {
 			t.Errorf("the log does not name what is waited for:\n%s", text)
 		}
 	})

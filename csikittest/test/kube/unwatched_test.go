@@ -5,7 +5,6 @@ import (
 	"errors"
 	"regexp"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -15,10 +14,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/klog/v2"
-	"k8s.io/klog/v2/ktesting"
+	"k8s.io/klog/v2/textlogger"
 
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikittest/kubetest"
+	"github.com/longshore-csi/longshore/csikittest/logtest"
 )
 
 // refused is the API server's answer to a request that the role does not allow.
@@ -37,32 +37,14 @@ func asked(cluster *kubetest.Cluster, fail map[string]error) map[string]*atomic.
 	return counts
 }
 
-// sharedLog is a log that is read while an informer writes it.
-type sharedLog struct {
-	mu sync.Mutex
-	ktesting.BufferTL
-}
-
-func (l *sharedLog) Log(args ...any) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.BufferTL.Log(args...)
-}
-
-func (l *sharedLog) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.BufferTL.String()
-}
-
 // unwatched runs an informer that asks again in five minutes, with a log.
 func unwatched(t *testing.T, cluster *kubetest.Cluster, askAgain time.Duration) (f *fixture, log func() string) {
 	t.Helper()
-	buffer := &sharedLog{}
+	buffer := &logtest.Log{Copy: t.Output()}
 	f = &fixture{cluster: cluster}
 	f.informer = kube.NewInformer(cluster.Client().Pods(""), kube.InformerOptions[*corev1.Pod]{Name: "Pod", AskAgain: askAgain})
 	f.informer.OnChange(f.changed)
-	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), ktesting.NewLogger(buffer, ktesting.NewConfig(ktesting.Verbosity(2)))))
+	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(buffer), textlogger.Verbosity(2)))))
 	done := make(chan error)
 	go func() { done <- f.informer.Run(ctx) }()
 	t.Cleanup(func() {

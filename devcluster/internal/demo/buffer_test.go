@@ -1,32 +1,15 @@
 package demo
 
 import (
-	"bytes"
 	"strings"
-	"sync"
 	"testing"
 	"time"
+
+	"github.com/longshore-csi/longshore/csikittest/logtest"
 )
 
 // syncBuffer is a buffer that one goroutine writes while another reads.
-type syncBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-// Write adds to the buffer.
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-// String is what was written so far.
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
-}
+type syncBuffer struct{ logtest.Log }
 
 // waitFor waits until the text was written; the deadline only ends a test that would hang.
 func (b *syncBuffer) waitFor(t *testing.T, text string) {

@@ -1,10 +1,13 @@
 package sanity
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -23,6 +26,13 @@ import (
 )
 
 const nodeID = "sanity-node"
+
+// programEnv is the environment variable with the path of a hostpathplugin, of another architecture for instance, that is tested in place of the package in the
+// configuration without further flags.
+const (
+	programEnv           = "SANITY_PROGRAM"
+	programConfiguration = "mounts of the kernel"
+)
 
 // configuration is one way to run the driver. The whole suite runs for each.
 type configuration struct {
@@ -63,7 +73,7 @@ func configurations() []configuration {
 		{name: "no expansion", options: func(o *hostpathdriver.Options) { o.Expansion = false }},
 		{name: "condition of CSI v1.12", options: func(o *hostpathdriver.Options) { o.VolumeCondition = true }},
 		{name: "no topology", options: func(o *hostpathdriver.Options) { o.Topology = false }},
-		{name: "mounts of the kernel", kernel: true, options: func(*hostpathdriver.Options) {}},
+		{name: programConfiguration, kernel: true, options: func(*hostpathdriver.Options) {}},
 		{name: "block", block: true, options: func(*hostpathdriver.Options) {}},
 		{name: "block, split sockets, attach", block: true, split: true, options: func(o *hostpathdriver.Options) { o.Attach = true }},
 		{name: "block, devices of the kernel", block: true, kernel: true, options: func(*hostpathdriver.Options) {}},
@@ -84,6 +94,9 @@ func TestSanity(t *testing.T) {
 	for _, c := range configurations() {
 		if c.kernel && os.Geteuid() != 0 {
 			t.Logf("configuration %q is left out: mounts need root", c.name)
+			continue
+		}
+		if os.Getenv(programEnv) != "" && c.name != programConfiguration {
 			continue
 		}
 		running = append(running, start(t, c))
@@ -185,6 +198,10 @@ func run(t *testing.T, options hostpathdriver.Options, mode hostpathdriver.Mode,
 	t.Helper()
 	options.Mode = mode
 	options.Endpoint = "unix://" + socket
+	if program := os.Getenv(programEnv); program != "" {
+		runProgram(t, program, options)
+		return
+	}
 	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), klog.Logger{}))
 	done := make(chan error, 1)
 	go func() { done <- hostpathdriver.Run(ctx, options) }()
@@ -192,6 +209,23 @@ func run(t *testing.T, options hostpathdriver.Options, mode hostpathdriver.Mode,
 		cancel()
 		if err := <-done; err != nil {
 			t.Errorf("driver in mode %s: %v", mode, err)
+		}
+	})
+}
+
+// runProgram is run for a program.
+func runProgram(t *testing.T, program string, o hostpathdriver.Options) {
+	t.Helper()
+	var log bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), program, "--endpoint="+o.Endpoint, "--statedir="+o.StateDir, "--nodeid="+o.NodeID, "--mode="+string(o.Mode))
+	cmd.Stderr = &log
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 0 || t.Failed() {
+			t.Errorf("%s ended with %v:\n%s", program, err, &log)
 		}
 	})
 }

@@ -9,7 +9,10 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
+	"syscall"
 
 	"github.com/longshore-csi/longshore/attacher"
 	"github.com/longshore-csi/longshore/csikit/command"
@@ -47,11 +50,18 @@ func all() map[string]component {
 // Names lists the components.
 func Names() []string { return slices.Sorted(maps.Keys(all())) }
 
-// Run runs a component until it ends or ctx does. An end that ctx asked for is no error.
+// ProgramsEnv is the environment variable with a directory of programs that run in place of the components of their names.
+const ProgramsEnv = "LONGSHORE_PROGRAMS"
+
+// Run runs a component until it ends or ctx does. An end that ctx asked for is no error. If ProgramsEnv is set, the process becomes the program of the component.
 func Run(ctx context.Context, name string, args []string, stdout, stderr io.Writer) error {
 	c, ok := all()[name]
 	if !ok {
 		return fmt.Errorf("no component %q: there are %q", name, Names())
+	}
+	if dir := os.Getenv(ProgramsEnv); dir != "" {
+		path := filepath.Join(dir, name)
+		return fmt.Errorf("run %s: %w", path, syscall.Exec(path, append([]string{path}, args...), os.Environ()))
 	}
 	if err := c.Execute(ctx, args, stdout, stderr); err != nil {
 		return fmt.Errorf("%s: %w", name, err)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -72,6 +73,27 @@ func TestErrorsNameTheComponent(t *testing.T) {
 		var out bytes.Buffer
 		if err := components.Run(t.Context(), name, []string{"--no-such-flag"}, &out, &out); err == nil || !strings.HasPrefix(err.Error(), name+": ") {
 			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
+
+// TestProgramReplacesComponent runs the test itself again as the process that becomes a program.
+func TestProgramReplacesComponent(t *testing.T) {
+	if os.Getenv(components.ProgramsEnv) != "" {
+		t.Fatal(components.Run(t.Context(), "csi-attacher", []string{"--v=4"}, nil, nil))
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "csi-attacher"), []byte("#!/bin/sh\necho the attacher of $0 with $*\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for programs, want := range map[string]string{
+		dir:         "the attacher of " + filepath.Join(dir, "csi-attacher") + " with --v=4\n",
+		dir + "/no": "run " + filepath.Join(dir, "no", "csi-attacher") + ": no such file or directory",
+	} {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
+		cmd.Env = append(os.Environ(), components.ProgramsEnv+"="+programs)
+		if out, err := cmd.CombinedOutput(); !strings.Contains(string(out), want) {
+			t.Errorf("got %v and\n%s\nwant %s", err, out, want)
 		}
 	}
 }

@@ -9,8 +9,8 @@ one = $(if $(filter $(1),$(MAKECMDGOALS)),$(1)-$(if $(filter-out $(3),$($(2))),$
 ##@ Longer tests (docs/testing.md)
 .PHONY: e2e soak bench swap exhaustive
 SUITE ?= devcluster
-SUITES := devcluster kind k8s k8s-mock k8s-hostpath forms kubelet migration base-image new-machine
-e2e: $(call one,e2e,SUITE,$(SUITES)) ## Run an end-to-end suite: SUITE=devcluster (default), kind, k8s, k8s-mock, k8s-hostpath, forms, kubelet, migration, base-image or new-machine
+SUITES := devcluster kind k8s k8s-mock k8s-hostpath forms kubelet migration base-image arm64 new-machine
+e2e: $(call one,e2e,SUITE,$(SUITES)) ## Run an end-to-end suite: SUITE=devcluster (default), kind, k8s, k8s-mock, k8s-hostpath, forms, kubelet, migration, base-image, arm64 or new-machine
 TEST ?= leaks
 SOAKS := leaks snapshot-leaks model mutants hostile
 soak: $(call one,soak,TEST,$(SOAKS)) ## Run a random test for longer: TEST=leaks (default), snapshot-leaks, model, mutants or hostile (N, SEED)
@@ -61,6 +61,8 @@ e2e-migration:
 	cd e2e && go test -count=1 -v -run '^TestMigration$$' -timeout 30m .
 e2e-base-image:
 	@deploy/try-base-image
+e2e-arm64:
+	@deploy/try-arm64
 e2e-new-machine:
 	@tools/try-new-machine
 

@@ -133,6 +133,9 @@ func (c *Cluster) Merge(resource, namespace, name string, patch []byte) error {
 	if err != nil {
 		return err
 	}
+	if obj, err = k.track(before, obj, fieldOwner{manager: HandManager}); err != nil {
+		return err
+	}
 	c.replaceLocked(k, before, obj)
 	return nil
 }

@@ -15,10 +15,12 @@
 // resourceVersion, streaming lists, watches that break or have expired. Package conformance has these
 // facts as tests, which a real kube-apiserver passes as well.
 //
+// CSIDrivers have managedFields, server-side apply, defaults and immutable fields, too.
+//
 // Define adds kinds of custom resources, with their rules; package snapshotapitest does so for snapshots.
 //
 // What it leaves out: validation of specs and statuses, admission and defaulting, owner
-// references (there is no garbage collector), server-side apply, dry run, generations, and paging of lists.
+// references (there is no garbage collector), server-side apply of other kinds, dry run, generations, and paging of lists.
 //
 // UIDs, generated names and resourceVersions are counted, hence the same in each run. Nothing
 // uses a network, and goroutines end with their watch: it works inside a testing/synctest bubble.

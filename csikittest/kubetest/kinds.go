@@ -28,9 +28,14 @@ type kind struct {
 	statusResetsMeta bool
 	// fields are the field selectors besides metadata.name and metadata.namespace.
 	fields func(obj kube.Object) map[string]string
-	// custom kinds are those of CustomResourceDefinitions, whose rules for objects are validate.
-	custom   bool
+	// custom kinds are those of CustomResourceDefinitions.
+	custom bool
+	// validate are the rules for objects; nil: there are none here.
 	validate func(obj, before map[string]any) field.ErrorList
+	// defaults sets the fields that a client may leave out; nil: there are none here.
+	defaults func(obj kube.Object)
+	// managed kinds have managedFields, and take server-side apply.
+	managed bool
 }
 
 func (k *kind) groupResource() schema.GroupResource {
@@ -112,8 +117,9 @@ func plainKinds() []*kind {
 			newObject: func() kube.Object { return &storagev1.StorageClass{} },
 		},
 		{
-			resource: "csidrivers", name: "CSIDriver", groupVersion: storage,
+			resource: "csidrivers", name: "CSIDriver", groupVersion: storage, managed: true,
 			newObject: func() kube.Object { return &storagev1.CSIDriver{} },
+			defaults:  on(defaultCSIDriver), validate: csiDriverRules,
 		},
 		{
 			resource: "volumeattributesclasses", name: "VolumeAttributesClass", groupVersion: storage, unconditional: true,

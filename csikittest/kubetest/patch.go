@@ -18,7 +18,10 @@ import (
 
 // patchLocked applies a patch to an object or to its status. It returns the stored
 // object and whether anything changed.
-func (c *Cluster) patchLocked(k *kind, namespace, name string, pt types.PatchType, patch []byte, subresource string) (kube.Object, bool, error) {
+func (c *Cluster) patchLocked(k *kind, namespace, name string, pt types.PatchType, patch []byte, subresource string, owner fieldOwner) (kube.Object, bool, error) {
+	if pt == types.ApplyPatchType && k.managed && subresource == "" {
+		return c.serverSideApplyLocked(k, namespace, name, patch, owner)
+	}
 	before, err := c.getLocked(k, namespace, name)
 	if err != nil {
 		return nil, false, err
@@ -42,6 +45,9 @@ func (c *Cluster) patchLocked(k *kind, namespace, name string, pt types.PatchTyp
 		return nil, false, err
 	}
 	if err := placeIn(k, namespace, obj); err != nil {
+		return nil, false, err
+	}
+	if obj, err = k.track(before, obj, owner); err != nil {
 		return nil, false, err
 	}
 	return c.writeLocked(k, before, obj, subresource)

@@ -36,7 +36,7 @@ func (r *resource[T, L]) Create(ctx context.Context, obj T, opts metav1.CreateOp
 		name = obj.GetGenerateName()
 	}
 	return r.write(ctx, r.request("create", name), opts.DryRun, Write{}, func() (kube.Object, bool, error) {
-		stored, err := r.cluster.createLocked(r.kind, r.namespace, obj)
+		stored, err := r.cluster.createLocked(r.kind, r.namespace, obj, fieldOwner{manager: opts.FieldManager})
 		return stored, true, err
 	})
 }
@@ -44,23 +44,39 @@ func (r *resource[T, L]) Create(ctx context.Context, obj T, opts metav1.CreateOp
 // Update implements kube.Resource.
 func (r *resource[T, L]) Update(ctx context.Context, obj T, opts metav1.UpdateOptions) (T, error) {
 	return r.write(ctx, r.request("update", obj.GetName()), opts.DryRun, Write{}, func() (kube.Object, bool, error) {
-		return r.cluster.updateLocked(r.kind, r.namespace, obj, "")
+		return r.cluster.updateLocked(r.kind, r.namespace, obj, "", fieldOwner{manager: opts.FieldManager})
 	})
 }
 
 // UpdateStatus implements kube.Resource.
 func (r *resource[T, L]) UpdateStatus(ctx context.Context, obj T, opts metav1.UpdateOptions) (T, error) {
 	return r.write(ctx, r.request("update", obj.GetName(), "status"), opts.DryRun, Write{}, func() (kube.Object, bool, error) {
-		return r.cluster.updateLocked(r.kind, r.namespace, obj, "status")
+		return r.cluster.updateLocked(r.kind, r.namespace, obj, "status", fieldOwner{manager: opts.FieldManager})
 	})
 }
 
 // Patch implements kube.Resource.
 func (r *resource[T, L]) Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (T, error) {
 	req := r.request("patch", name, subresources...)
+	if pt == types.ApplyPatchType && !r.exists(name) { // which takes the right to create, too
+		f := r.cluster.faultFor(r.request("create", name))
+		if err := f.before(ctx); err != nil {
+			var none T
+			r.cluster.logFailure(req, err)
+			return none, err
+		}
+	}
 	return r.write(ctx, req, opts.DryRun, Write{PatchType: pt, Patch: data}, func() (kube.Object, bool, error) {
-		return r.cluster.patchLocked(r.kind, r.namespace, name, pt, data, req.subresource)
+		return r.cluster.patchLocked(r.kind, r.namespace, name, pt, data, req.subresource, fieldOwner{manager: opts.FieldManager, force: opts.Force != nil && *opts.Force})
 	})
+}
+
+// exists reports whether there is an object of that name.
+func (r *resource[T, L]) exists(name string) bool {
+	r.cluster.mu.Lock()
+	defer r.cluster.mu.Unlock()
+	_, ok := r.cluster.stores[r.kind.resource].objects[keyOf(r.namespace, name)]
+	return ok
 }
 
 // Delete implements kube.Resource.

@@ -86,6 +86,9 @@ func (c *Cluster) applyLocked(k *kind, obj kube.Object) error {
 		obj.SetUID(before.GetUID())
 		obj.SetCreationTimestamp(before.GetCreationTimestamp())
 	}
+	if obj, err = k.track(before, obj, fieldOwner{manager: HandManager}); err != nil {
+		return err
+	}
 	c.stores[k.resource].identify(obj)
 	c.storeLocked(k, before, obj)
 	return nil
@@ -99,11 +102,19 @@ func (c *Cluster) getLocked(k *kind, namespace, name string) (kube.Object, error
 	return obj, nil
 }
 
-func (c *Cluster) createLocked(k *kind, namespace string, obj kube.Object) (kube.Object, error) {
+func (c *Cluster) createLocked(k *kind, namespace string, obj kube.Object, owner fieldOwner) (kube.Object, error) {
 	obj, err := normalize(k, obj)
 	if err != nil {
 		return nil, err
 	}
+	if obj, err = k.track(nil, obj, owner); err != nil {
+		return nil, err
+	}
+	return c.insertLocked(k, namespace, obj)
+}
+
+// insertLocked is the part of a creation that a server-side apply shares.
+func (c *Cluster) insertLocked(k *kind, namespace string, obj kube.Object) (kube.Object, error) {
 	if err := placeIn(k, namespace, obj); err != nil {
 		return nil, err
 	}
@@ -132,7 +143,7 @@ func (c *Cluster) createLocked(k *kind, namespace string, obj kube.Object) (kube
 }
 
 // updateLocked replaces an object, or its status. It returns the stored object and whether anything changed.
-func (c *Cluster) updateLocked(k *kind, namespace string, obj kube.Object, subresource string) (kube.Object, bool, error) {
+func (c *Cluster) updateLocked(k *kind, namespace string, obj kube.Object, subresource string, owner fieldOwner) (kube.Object, bool, error) {
 	obj, err := normalize(k, obj)
 	if err != nil {
 		return nil, false, err
@@ -146,6 +157,9 @@ func (c *Cluster) updateLocked(k *kind, namespace string, obj kube.Object, subre
 	}
 	if uid := obj.GetUID(); uid != "" && uid != before.GetUID() {
 		return nil, false, uidConflict(k.groupResource(), obj.GetName(), uid, before.GetUID())
+	}
+	if obj, err = k.track(before, obj, owner); err != nil {
+		return nil, false, err
 	}
 	return c.writeLocked(k, before, obj, subresource)
 }
@@ -366,6 +380,9 @@ func decode(k *kind, data []byte) (kube.Object, error) {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
 	obj.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+	if k.defaults != nil {
+		k.defaults(obj)
+	}
 	return obj, nil
 }
 

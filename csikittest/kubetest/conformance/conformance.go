@@ -41,6 +41,7 @@ func Run(t *testing.T, s Server) {
 	t.Run("LastFinalizer", func(t *testing.T) { lastFinalizer(t, s) })
 	t.Run("Status", func(t *testing.T) { status(t, s) })
 	t.Run("Creation", func(t *testing.T) { creation(t, s) })
+	t.Run("Apply", func(t *testing.T) { serverSideApply(t, s) })
 	t.Run("Tokens", func(t *testing.T) { tokens(t, s) })
 }
 

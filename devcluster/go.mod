@@ -7,6 +7,7 @@ require (
 	github.com/google/go-cmp v0.7.0
 	github.com/kubernetes-csi/external-snapshotter/client/v8 v8.7.0
 	github.com/longshore-csi/longshore/attacher v0.0.0
+	github.com/longshore-csi/longshore/clusterregistrar v0.0.0
 	github.com/longshore-csi/longshore/csikit v0.0.0
 	github.com/longshore-csi/longshore/csikittest v0.0.0
 	github.com/longshore-csi/longshore/hostpathdriver v0.0.0
@@ -27,6 +28,7 @@ require (
 	k8s.io/api v0.37.2
 	k8s.io/apimachinery v0.37.2
 	k8s.io/client-go v0.37.2
+	sigs.k8s.io/yaml v1.6.0
 )
 
 require (
@@ -102,11 +104,11 @@ require (
 	sigs.k8s.io/json v0.0.0-20250730193827-2d320260d730 // indirect
 	sigs.k8s.io/randfill v1.0.0 // indirect
 	sigs.k8s.io/structured-merge-diff/v6 v6.4.2 // indirect
-	sigs.k8s.io/yaml v1.6.0 // indirect
 )
 
 replace (
 	github.com/longshore-csi/longshore/attacher => ../attacher
+	github.com/longshore-csi/longshore/clusterregistrar => ../clusterregistrar
 	github.com/longshore-csi/longshore/csikit => ../csikit
 	github.com/longshore-csi/longshore/csikittest => ../csikittest
 	github.com/longshore-csi/longshore/driverkit => ../driverkit

@@ -107,6 +107,7 @@ require (
 
 replace (
 	github.com/longshore-csi/longshore/attacher => ../attacher
+	github.com/longshore-csi/longshore/clusterregistrar => ../clusterregistrar
 	github.com/longshore-csi/longshore/csikit => ../csikit
 	github.com/longshore-csi/longshore/csikittest => ../csikittest
 	github.com/longshore-csi/longshore/devcluster => ../devcluster

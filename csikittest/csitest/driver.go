@@ -142,6 +142,7 @@ type backend struct {
 	calls      []*Call
 	running    map[string]int // calls by what they create or delete
 	faults     []*fault
+	pageSize   int // see LimitPages
 }
 
 // New returns a driver without volumes and snapshots.

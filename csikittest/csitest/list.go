@@ -1,6 +1,7 @@
 package csitest
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -22,7 +23,7 @@ func (d *Driver) ListVolumes(_ context.Context, req *csi.ListVolumesRequest) (*c
 	if err := needController(d, csi.ControllerServiceCapability_RPC_LIST_VOLUMES, "ListVolumes"); err != nil {
 		return nil, err
 	}
-	ids, next, err := page(d.persistentIDs(), req.GetStartingToken(), int(req.GetMaxEntries()))
+	ids, next, err := page(d.persistentIDs(), req.GetStartingToken(), cmp.Or(int(req.GetMaxEntries()), d.pageSize))
 	if err != nil {
 		return nil, err
 	}
@@ -32,7 +33,10 @@ func (d *Driver) ListVolumes(_ context.Context, req *csi.ListVolumesRequest) (*c
 		entry := &csi.ListVolumesResponse_Entry{Volume: v.proto()}
 		if d.hasController(csi.ControllerServiceCapability_RPC_LIST_VOLUMES_PUBLISHED_NODES) {
 			entry.Status = &csi.ListVolumesResponse_VolumeStatus{PublishedNodeIds: v.nodeIDs()}
+		} else if d.hasController(ConditionCapability) {
+			entry.Status = &csi.ListVolumesResponse_VolumeStatus{}
 		}
+		d.addCondition(v, entry.GetStatus())
 		reply.Entries = append(reply.Entries, entry)
 	}
 	return reply, nil
@@ -72,10 +76,12 @@ func (d *Driver) ControllerGetVolume(_ context.Context, req *csi.ControllerGetVo
 	if err := firstError(needController(d, csi.ControllerServiceCapability_RPC_GET_VOLUME, "ControllerGetVolume"), err); err != nil {
 		return nil, err
 	}
-	return &csi.ControllerGetVolumeResponse{
+	reply := &csi.ControllerGetVolumeResponse{
 		Volume: v.proto(),
 		Status: &csi.ControllerGetVolumeResponse_VolumeStatus{PublishedNodeIds: v.nodeIDs()},
-	}, nil
+	}
+	d.addCondition(v, reply.GetStatus())
+	return reply, nil
 }
 
 // GetCapacity returns the free capacity, the same for every segment.

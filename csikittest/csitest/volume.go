@@ -54,6 +54,8 @@ type volume struct {
 	nodes     map[string]use // by node ID
 	staged    map[Mount]use  // by node and path
 	published map[Mount]use  // by node and path
+	problems  []*Problem
+	condition condition
 }
 
 func newVolume(v Volume) *volume {

@@ -1,6 +1,8 @@
 package kubetest
 
 import (
+	"cmp"
+
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -155,6 +157,7 @@ func eventFields(obj kube.Object) map[string]string {
 		"involvedObject.name":      event.InvolvedObject.Name,
 		"involvedObject.uid":       string(event.InvolvedObject.UID),
 		"reason":                   event.Reason,
+		"source":                   cmp.Or(event.Source.Component, event.ReportingController),
 		"type":                     event.Type,
 	}
 }

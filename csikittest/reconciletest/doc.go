@@ -61,6 +61,8 @@
 //	                         replace the driver by a new one; before start
 //	caps [controller=(...)] [group=(...)] [node=(...)]  change the capabilities that the driver announces
 //	volume <id> [name=] [capacity=<bytes>] [node=] [topology=(k=v,...)]  add a volume without CreateVolume
+//	health <id> [category=DEGRADED|status=<number>] [reason=] [message=] [abnormal=<message>]
+//	                         let the driver report a problem of a volume, or with "abnormal" one as a VolumeCondition of CSI v1.12; without arguments: none
 //	vanish <id>              remove a volume without DeleteVolume
 //	volumes                  print the volumes of the driver
 //	snapshot <id> [volume=] [size=<bytes>] [group=] [ready-after=] [topology=(k=v,...)]  add a snapshot without CreateSnapshot

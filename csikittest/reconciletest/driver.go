@@ -40,6 +40,9 @@ func capabilities[T ~int32](c *command, key string, values map[string]int32) []T
 	caps := make([]T, 0, len(names))
 	for _, name := range names {
 		value, ok := values[name]
+		if name == "VOLUME_CONDITION" {
+			value, ok = int32(csitest.ConditionCapability), key == "controller"
+		}
 		if !ok {
 			c.fatalf("%s: %q is not a capability of the CSI specification", key, name)
 		}
@@ -78,6 +81,26 @@ func (s *stage) volume(c *command) string {
 // vanish removes a volume.
 func (s *stage) vanish(c *command) string {
 	s.driver.RemoveVolume(c.word("the ID of the volume"))
+	return ""
+}
+
+// health sets what the driver reports of a volume.
+func (s *stage) health(c *command) string {
+	abnormal := c.text("abnormal")
+	problem := &csitest.Problem{Status: csi.VolumeHealthErrorType(c.number(c.text("status"))), Reason: c.text("reason"), Message: c.text("message")}
+	if category := c.text("category"); category != "" {
+		value, ok := csi.VolumeHealthErrorType_value[category]
+		if !ok {
+			c.fatalf("category: %q is not one of the CSI specification", category)
+		}
+		problem.Status = csi.VolumeHealthErrorType(value)
+	}
+	id := c.word("the ID of the volume")
+	s.driver.SetCondition(id, abnormal != "", abnormal)
+	s.driver.SetHealth(id)
+	if problem.GetStatus() != 0 {
+		s.driver.SetHealth(id, problem)
+	}
 	return ""
 }
 

@@ -125,6 +125,7 @@ func verbs() map[string]verb {
 		"caps":          {run: (*stage).caps},
 		"volume":        {run: (*stage).volume},
 		"vanish":        {run: (*stage).vanish},
+		"health":        {run: (*stage).health},
 		"volumes":       {run: (*stage).volumes, looks: true},
 		"snapshot":      {run: (*stage).snapshot},
 		"groupsnapshot": {run: (*stage).groupSnapshot},

@@ -97,7 +97,7 @@ func (r *Requests) verbs(resource string) string {
 }
 
 // RightsDocument tests that docs/rbac.md has these rights of a component, such as csi-attacher. sources are the kinds of objects that name
-// secrets; notes, which may be empty, come after the table.
+// secrets, empty for a component that reads none; notes, which may be empty, come after the table.
 func RightsDocument(tb testing.TB, component string, rights []Right, sources, notes string) {
 	tb.Helper()
 	var table, rules strings.Builder
@@ -105,10 +105,18 @@ func RightsDocument(tb testing.TB, component string, rights []Right, sources, no
 		fmt.Fprintf(&table, "| %s | %s | %s | %s |\n", r.Group, r.Resource, r.Verbs, r.Why)
 		fmt.Fprintf(&rules, "- {apiGroups: [%q], resources: [%s], verbs: [%s]}\n", r.Group, r.Resource, r.Verbs)
 	}
+	replaced := strings.Replace(component, "csi-", "external-", 1)
+	if after, ok := strings.CutPrefix(component, "csi-external-"); ok {
+		replaced = "external-" + after
+	}
+	text := document
+	if sources == "" {
+		text, _, _ = strings.Cut(document, "\nWith `--secret-namespaces")
+	}
 	commandtest.Golden(tb, "docs/rbac.md", strings.NewReplacer(
-		"COMPONENT", component, "REPLACED", strings.Replace(component, "csi-", "external-", 1),
+		"COMPONENT", component, "REPLACED", replaced,
 		"TABLE\n", table.String(), "RULES\n", rules.String(), "NOTES\n", notes, "SOURCES", sources,
-	).Replace(document))
+	).Replace(text))
 }
 
 const document = `# Rights that COMPONENT needs

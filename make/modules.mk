@@ -1,5 +1,5 @@
 # Modules, in the order of their dependencies. `make <verb>/<module>` works on one of them.
-MODULES := csikit csikittest topology driverkit driverkit/drivertest provisioner attacher resizer snapshotcontroller snapshotter snapshotmetadata registrar clusterregistrar livenessprobe kubeletplugin nodeagent hostpathdriver hostpathdriver/test/sanity examples/minimal examples/btrfs examples/attached-block examples/nfs examples/embed devcluster deploy e2e
+MODULES := csikit csikittest topology driverkit driverkit/drivertest provisioner attacher resizer snapshotcontroller snapshotter snapshotmetadata healthmonitor registrar clusterregistrar livenessprobe kubeletplugin nodeagent hostpathdriver hostpathdriver/test/sanity examples/minimal examples/btrfs examples/attached-block examples/nfs examples/embed devcluster deploy e2e
 # Modules outside of go.work, which are never tagged: the tools, so that the linters do not decide about the versions of what we ship; and those that
 # pin another Kubernetes than the components'. OUTSIDE_CODE are those with Go code.
 UPSTREAM := $(patsubst %/go.mod,%,$(wildcard e2e/upstream/*/go.mod))

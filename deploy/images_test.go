@@ -62,7 +62,7 @@ func TestImageNamesNoUser(t *testing.T) {
 
 // TestNonRootVariants: images of components that only need the socket have a variant that does not run as root.
 func TestNonRootVariants(t *testing.T) {
-	for _, component := range []string{"provisioner", "attacher", "resizer", "snapshotter", "snapshotcontroller", "clusterregistrar", "livenessprobe"} {
+	for _, component := range []string{"provisioner", "attacher", "resizer", "snapshotter", "snapshotcontroller", "clusterregistrar", "healthmonitor", "livenessprobe"} {
 		all := stages(t, "../"+component+"/Dockerfile")
 		i := slices.IndexFunc(all, func(s stage) bool { return s.name == "nonroot" })
 		if i < 0 || !slices.Equal(usersOf(all, all[i]), []string{"65532:65532"}) {

@@ -108,7 +108,7 @@ func capacityRights(list []runtime.Object, account string) rights {
 		}
 	}
 	for _, role := range find[*rbacv1.ClusterRole](list) {
-		if strings.HasSuffix(role.Name, "resizer") {
+		if strings.HasSuffix(role.Name, "resizer") || strings.HasSuffix(role.Name, "health-monitor") {
 			continue // it lists the pods that use a volume
 		}
 		for _, rule := range role.Rules {

@@ -175,7 +175,7 @@ func TestLibraryRefuses(t *testing.T) {
 
 // TestLibraryRefusesOnNodes: what needs one controller for all nodes is not run on each of them.
 func TestLibraryRefusesOnNodes(t *testing.T) {
-	for _, capability := range []string{"PUBLISH_UNPUBLISH_VOLUME", "MODIFY_VOLUME", "SNAPSHOT_METADATA_SERVICE"} {
+	for _, capability := range []string{"PUBLISH_UNPUBLISH_VOLUME", "MODIFY_VOLUME", "SNAPSHOT_METADATA_SERVICE", "GET_VOLUME_HEALTH", "VOLUME_CONDITION"} {
 		driver := map[string]any{"name": "foo.example.com", "capabilities": []any{"CREATE_DELETE_VOLUME", capability}}
 		_, err := templateLibrary(t, map[string]any{"driver": driver, "provisionOnNodes": true})
 		if err == nil || !strings.Contains(err.Error(), "provisionOnNodes: "+capability+" needs one controller") {

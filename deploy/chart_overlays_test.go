@@ -113,6 +113,7 @@ func TestChartIsOverlay(t *testing.T) {
 		"inline-volumes":      "../testdata/inline-volumes",
 
 		"cross-namespace-sources": "../testdata/cross-namespace-sources",
+		"health-monitor":          healthMonitor,
 	}
 	for form, overlay := range forms {
 		t.Run(form, func(t *testing.T) {

@@ -161,6 +161,9 @@ func TestChartValuesMatter(t *testing.T) {
 			if strings.HasPrefix(v.path, "images.csi-snapshot-metadata.") {
 				base = nest("snapshotMetadata.enabled", true)
 			}
+			if strings.HasPrefix(v.path, "images.csi-external-health-monitor-controller.") {
+				base = nest("healthMonitor.enabled", true)
+			}
 			enabled := v.path[:strings.LastIndex(v.path, ".")+1] + "enabled"
 			if v.path != enabled && slices.ContainsFunc(values, func(other value) bool { return other.path == enabled }) {
 				base = nest(enabled, true)

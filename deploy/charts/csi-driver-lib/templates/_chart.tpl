@@ -19,7 +19,7 @@ library does not have is an error, so that a typing error does not go unseen. Wh
 {{- range splitList " " (include "csi-driver-lib.sidecars" $context) -}}
 {{- $parts = append $parts (printf "rbac-%s" .) -}}
 {{- end -}}
-{{- $parts = concat $parts (list "rbac-storage-capacity" "rbac-cross-namespace-sources" "snapshot-metadata") -}}
+{{- $parts = concat $parts (list "rbac-storage-capacity" "rbac-cross-namespace-sources" "snapshot-metadata" "health-monitor") -}}
 {{- end -}}
 {{- range $parts }}
 {{- with include (printf "csi-driver-lib.%s" .) $context | trim | trimPrefix "---" | trim }}
@@ -77,14 +77,14 @@ with those that its author sets and its users do not, which are laid over them.
 {{- if not .driver.name -}}
 {{- fail "values: driver.name is missing: a domain name such as foo.example.com" -}}
 {{- end -}}
-{{- $known := list "CREATE_DELETE_VOLUME" "PUBLISH_UNPUBLISH_VOLUME" "EXPAND_VOLUME" "MODIFY_VOLUME" "CREATE_DELETE_SNAPSHOT" "GET_CAPACITY" "SNAPSHOT_METADATA_SERVICE" -}}
+{{- $known := list "CREATE_DELETE_VOLUME" "PUBLISH_UNPUBLISH_VOLUME" "EXPAND_VOLUME" "MODIFY_VOLUME" "CREATE_DELETE_SNAPSHOT" "GET_CAPACITY" "SNAPSHOT_METADATA_SERVICE" "GET_VOLUME_HEALTH" "VOLUME_CONDITION" -}}
 {{- range .driver.capabilities -}}
 {{- if not (has . $known) -}}
 {{- fail (printf "values: driver.capabilities: %s is not one that asks for a sidecar; these do: %s" . (join ", " $known)) -}}
 {{- end -}}
 {{- end -}}
 {{- if .provisionOnNodes -}}
-{{- range list "PUBLISH_UNPUBLISH_VOLUME" "MODIFY_VOLUME" "SNAPSHOT_METADATA_SERVICE" -}}
+{{- range list "PUBLISH_UNPUBLISH_VOLUME" "MODIFY_VOLUME" "SNAPSHOT_METADATA_SERVICE" "GET_VOLUME_HEALTH" "VOLUME_CONDITION" -}}
 {{- if has . $.driver.capabilities -}}
 {{- fail (printf "values: provisionOnNodes: %s needs one controller for all nodes" .) -}}
 {{- end -}}

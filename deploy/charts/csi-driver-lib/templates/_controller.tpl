@@ -52,6 +52,9 @@ spec:
       {{- include "csi-driver-lib.metadataContainer" . | nindent 6 }}
       {{- end }}
       {{- include "csi-driver-lib.livenessprobe" (list . "controller") | nindent 6 }}
+      {{- if include "csi-driver-lib.healthMonitor" . }}
+      {{- include "csi-driver-lib.healthMonitorContainer" . | nindent 6 }}
+      {{- end }}
       volumes:
       - name: socket-dir
         emptyDir: {}

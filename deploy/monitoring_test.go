@@ -212,6 +212,7 @@ func TestScraping(t *testing.T) {
 			serves = append(serves, metricsPort(t, c))
 		}
 	}
+	serves = append(serves, metricsPort(t, workloads(t, objects(t, healthMonitor))[controllerLabel].container(t, "health-monitor")))
 	slices.Sort(monitors)
 	slices.Sort(serves)
 	if diff := cmp.Diff(slices.Compact(serves), monitors); diff != "" {

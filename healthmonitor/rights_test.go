@@ -88,6 +88,25 @@ func TestOptionalRights(t *testing.T) {
 	})
 }
 
+// TestPodsUnavailable has an API server that cannot list pods: claims get their events and status, and pods their events later.
+func TestPodsUnavailable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := abnormalBed(t)
+		b.cluster.Inject(kubetest.Fault{Resource: "pods", Err: apierrors.NewInternalError(errors.New("broken"))})
+		stop := b.launch(quiet(), "host-1")
+		pass(10 * time.Minute)
+		if got := b.claim("data").Status.HealthStatus; got == nil || b.events("VolumeConditionAbnormal") != 1 {
+			t.Errorf("status %v and %d events, want one and 1", got, b.events("VolumeConditionAbnormal"))
+		}
+		b.cluster.Heal()
+		pass(10 * time.Minute)
+		if got := b.events("VolumeConditionAbnormal"); got != 2 {
+			t.Errorf("%d events on claim and pod when pods can be listed, want 2", got)
+		}
+		stop()
+	})
+}
+
 // TestUpstreamRights works for ten minutes with the rights of the component that is replaced, those of the manifests of Kubernetes' csi-hostpath: all events are
 // written, no error is logged, and no kind is listed or watched again and again.
 func TestUpstreamRights(t *testing.T) {

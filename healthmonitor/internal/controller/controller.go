@@ -87,7 +87,7 @@ func New(cfg Config) *Controller {
 		Name: "PersistentVolumeClaim", Transform: slimClaim,
 	})
 	c.pvs.OnChange(c.volumeChanged)
-	c.pods.make = c.newPods
+	c.pods.make, c.pods.patience = c.newPods, cfg.KubeTimeout
 	if cfg.WatchNodes {
 		c.nodes = c.newNodes()
 	}

@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -20,13 +21,17 @@ type pods struct {
 	make func() *kube.Informer[*corev1.Pod]
 	// run runs a function in the background until the controller ends.
 	run func(func(context.Context) error)
+	// patience is the longest time that the first list is waited for.
+	patience time.Duration
 
 	mu       sync.Mutex
 	informer *kube.Informer[*corev1.Pod]
 }
 
-// get returns the informer with a complete copy; nil if pods may not be watched, or ctx ends first.
+// get returns the informer with a complete copy; nil if pods may not be watched, cannot be listed in time, or ctx ends first.
 func (p *pods) get(ctx context.Context) *kube.Informer[*corev1.Pod] {
+	ctx, cancel := context.WithTimeout(ctx, p.patience)
+	defer cancel()
 	informer := p.started()
 	if informer.WaitTried(ctx) != nil || informer.Unwatched() != nil {
 		return nil

@@ -60,7 +60,7 @@ func (c *Controller) newNodes() *nodes {
 	return n
 }
 
-// ofLocked returns what is noted of a node.
+// ofLocked returns the entry of a node, a new one if there is none.
 func (n *nodes) ofLocked(name string) *downNode {
 	if n.down[name] == nil {
 		n.down[name] = &downNode{claims: map[types.UID]string{}}

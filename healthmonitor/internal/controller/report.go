@@ -47,7 +47,7 @@ func (r report) next(h health, now time.Time) (report, bool) {
 	return found, true
 }
 
-// record is what is known of a volume that has problems, or whose last call failed. Other volumes have none.
+// record is the state of a volume that has problems, or whose last call failed. Other volumes have none.
 type record struct {
 	key      string // of the claim
 	volume   string

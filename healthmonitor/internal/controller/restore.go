@@ -26,7 +26,7 @@ type subject struct {
 // history has the newest event of each subject.
 type history map[subject]*corev1.Event
 
-// add notes an event that is newer than what is noted.
+// add notes an event unless a newer one of the subject is noted.
 func (h history) add(event *corev1.Event) {
 	s := subject{uid: event.InvolvedObject.UID, node: event.Reason == ReasonNodeFailed || event.Reason == ReasonNodeRecovered}
 	if event.Reason == ReasonUnknown || h[s] != nil && timeOf(event).Before(timeOf(h[s])) {

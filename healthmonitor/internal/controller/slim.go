@@ -6,7 +6,7 @@ import (
 	"github.com/longshore-csi/longshore/csikit/kube"
 )
 
-// This file says what the caches keep: what is read, and no more.
+// This file has the transforms of the caches, which keep the fields that are read, and no more.
 
 // slimPV reduces volumes that are bound to the handle and the claim, and others to their names.
 func slimPV(driver string) func(*corev1.PersistentVolume) *corev1.PersistentVolume {

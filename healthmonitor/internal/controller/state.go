@@ -26,7 +26,7 @@ type SweepState struct {
 	Error   string    `json:"error,omitempty"`
 }
 
-// VolumeState is what is known of a volume.
+// VolumeState is the state of a volume.
 type VolumeState struct {
 	Claim  string `json:"claim"`
 	Volume string `json:"volume"`

@@ -71,14 +71,8 @@ func (r *running) attachRequired(want bool) func() bool {
 func TestHTTP(t *testing.T) {
 	s := filepath.Join(t.TempDir(), "s")
 	csitest.New(csitest.Options{}).ServeAt(t, s)
-	r := start(t, s, "--driver-requires-attachment=false", "--leader-election", "--leader-election-namespace=ns")
-	r.Eventually("create the object", r.attachRequired(false))
-	if err := r.cluster.Remove("csidrivers", "", csitest.DefaultName); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.cluster.Apply(&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: csitest.DefaultName}}); err != nil { // by hand, with attachRequired: true
-		t.Fatal(err)
-	}
+	cluster := kubetest.New(&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: csitest.DefaultName}}) // with attachRequired: true, the default
+	r := startWith(t, cluster, s, "--driver-requires-attachment=false", "--leader-election", "--leader-election-namespace=ns")
 	r.Serves(`csi_cluster_driver_registrar_problems{driver_name="test.csi.longshore.example",reason="CSIDriverImmutable"} 1`)
 	r.Serves(`csi_cluster_driver_registrar_problems{driver_name="test.csi.longshore.example",reason="CSIDriverConflict"} 0`)
 	r.Serves(`csi_cluster_driver_registrar_restored_fields_total{driver_name="test.csi.longshore.example"} 0`)
@@ -175,16 +169,42 @@ func TestTwoInstances(t *testing.T) {
 		if live := object(cluster); live.UID != created.UID || !*live.Spec.PodInfoOnMount {
 			t.Errorf("the object is %+v", live)
 		}
-		stored := 0
-		for _, w := range cluster.Writes() {
-			if w.Resource == "csidrivers" && w.Err == nil && !w.Unchanged {
-				stored++
-			}
-		}
-		if stored != 2 {
-			t.Errorf("%d writes have changed something, want 2", stored)
+		if got := changes(cluster); got != 2 {
+			t.Errorf("%d writes have changed something, want 2", got)
 		}
 		if err := errors.Join(first(), second()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// changes counts the writes that have changed the object.
+func changes(cluster *kubetest.Cluster) (count int) {
+	for _, w := range cluster.Writes() {
+		if w.Resource == "csidrivers" && w.Err == nil && !w.Unchanged {
+			count++
+		}
+	}
+	return count
+}
+
+// TestInstancesDiffer runs two with different flags, as an upgrade without leader election does for a while: they do not write as fast as they can.
+func TestInstancesDiffer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cluster := kubetest.New()
+		first, second := launch(t, cluster, t.Context(), "host-1", "--pod-info-mount"), launch(t, cluster, t.Context(), "host-2", "--pod-info-mount=false")
+		time.Sleep(10 * time.Minute)
+		if got, most := changes(cluster), 2*(6*10+1); got < 10 || got > most {
+			t.Errorf("%d writes have changed something in ten minutes, want at most %d", got, most)
+		}
+		if err := first(); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Minute)
+		if live := object(cluster); *live.Spec.PodInfoOnMount {
+			t.Errorf("the instance that is left has not won: %+v", live.Spec)
+		}
+		if err := second(); err != nil {
 			t.Error(err)
 		}
 	})

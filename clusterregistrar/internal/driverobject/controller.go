@@ -24,8 +24,8 @@ import (
 const (
 	// resync is the interval in which the object is looked at without a change, so that there is always an event of a problem that lasts.
 	resync = 10 * time.Minute
-	// restorePause is the least time between two writes that create the object or restore fields.
-	restorePause = 10 * time.Second
+	// writePause is the least time between two writes of the object: others may edit it again and again, or be instances with other flags.
+	writePause = 10 * time.Second
 	// confirmPause is the time after which a driver that does not announce PUBLISH_UNPUBLISH_VOLUME is asked again, before an object is created.
 	confirmPause = 5 * time.Second
 )
@@ -43,7 +43,7 @@ type Controller struct {
 
 	// The worker, of which there is one, has these.
 	seen     memory
-	put      time.Time // the last write that created the object or restored fields
+	put      time.Time // the last write
 	noAttach time.Time // when an object with attachRequired: false was first to be created
 }
 
@@ -147,12 +147,10 @@ func (c *Controller) keep(ctx context.Context) (wait time.Duration, err error) {
 		c.seen = c.seen.remember(live)
 	}
 	p := decide(fieldsOf(spec), live, c.seen)
-	if live == nil || len(p.restored) > 0 {
-		if left := restorePause - time.Since(c.put); left > 0 {
+	if p.apply {
+		if left := writePause - time.Since(c.put); left > 0 {
 			return left, nil
 		}
-	}
-	if p.apply {
 		if live, err = c.apply(ctx, live, &p); err != nil {
 			return 0, err
 		}
@@ -212,9 +210,7 @@ func (c *Controller) apply(ctx context.Context, live *storagev1.CSIDriver, p *pl
 	if err != nil {
 		return nil, fmt.Errorf("apply CSIDriver %q: %w", c.cfg.Driver, err)
 	}
-	if live == nil || len(p.restored) > 0 {
-		c.put = time.Now()
-	}
+	c.put = time.Now()
 	c.seen = c.seen.remember(stored)
 	p.stored(stored)
 	klog.FromContext(ctx).Info("Applied the CSIDriver object", logging.KeyDriver, c.cfg.Driver, "fields", slices.Sorted(maps.Keys(p.fields)), "created", live == nil)

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apimachinery/pkg/util/managedfields/managedfieldstest"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -96,7 +97,7 @@ func (k *kind) generic(obj kube.Object) (*unstructured.Unstructured, error) {
 		if err != nil {
 			return nil, apierrors.NewInternalError(err)
 		}
-		if err := json.Unmarshal(data, &result.Object); err != nil {
+		if err := utiljson.Unmarshal(data, &result.Object); err != nil { // whole numbers stay such
 			return nil, apierrors.NewInternalError(err)
 		}
 	}

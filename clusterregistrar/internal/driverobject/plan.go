@@ -141,7 +141,7 @@ func (p *plan) stored(live *storagev1.CSIDriver) {
 
 // join returns the owners as a text, sorted.
 func join(list []owner) string {
-	var names []string
+	names := make([]string, 0, len(list))
 	for _, o := range list {
 		names = append(names, o.String())
 	}

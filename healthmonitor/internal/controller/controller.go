@@ -122,7 +122,7 @@ func (c *Controller) Run(ctx context.Context) error {
 // work waits for the caches, then reads health until ctx ends.
 func (c *Controller) work(ctx context.Context) error {
 	if kube.WaitAllSynced(ctx, c.pvs, c.claims) != nil {
-		return nil // ctx has ended
+		return nil //nolint:nilerr // ctx has ended
 	}
 	c.restore(ctx)
 	group, ctx := errgroup.WithContext(ctx)

@@ -159,7 +159,7 @@ func describe(problems []corev1.VolumeHealthCondition) string {
 
 // categoriesOf are the distinct categories of problems; that of a VolumeCondition is Abnormal.
 func categoriesOf(problems []corev1.VolumeHealthCondition) []string {
-	var all []string
+	all := make([]string, 0, len(problems))
 	for _, p := range problems {
 		all = append(all, cmp.Or(string(p.Status), "Abnormal"))
 	}

@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
@@ -42,12 +41,10 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 			Name: "csi_volume_health_sweep_duration_seconds", Help: "Duration of the last sweep that read the health of all volumes.",
 		}),
 	}
-	var errs []error
 	for _, c := range []prometheus.Collector{m.duration, m.total, m.status, m.dropped, m.unknown, m.sweep} {
-		errs = append(errs, reg.Register(c))
-	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, fmt.Errorf("register metrics of the health of volumes: %w", err)
+		if err := reg.Register(c); err != nil {
+			return nil, fmt.Errorf("register metrics of the health of volumes: %w", err)
+		}
 	}
 	return m, nil
 }

@@ -94,7 +94,7 @@ func readiness(node *corev1.Node) readyState {
 // watchNodes reports nodes that fail and that recover, until ctx ends.
 func (c *Controller) watchNodes(ctx context.Context) error {
 	if kube.WaitAllSynced(ctx, c.nodes.informer) != nil {
-		return nil // ctx has ended
+		return nil //nolint:nilerr // ctx has ended
 	}
 	for wait(ctx, nil, nodeInterval) {
 		c.checkNodes(ctx, time.Now())

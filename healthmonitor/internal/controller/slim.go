@@ -42,7 +42,7 @@ func slimPod(pod *corev1.Pod) *corev1.Pod {
 		return slim
 	}
 	for _, v := range pod.Spec.Volumes {
-		name := ""
+		var name string
 		switch {
 		case v.PersistentVolumeClaim != nil:
 			name = v.PersistentVolumeClaim.ClaimName

@@ -188,7 +188,7 @@ func (g *groups) run(ctx context.Context, unread *time.Timer) (err error) {
 // reconcileWatched skips a group snapshot while the API server refuses to watch the kinds: what is known of it may be old.
 func (g *groups) reconcileWatched(ctx context.Context, key string) (reconcile.Result, error) {
 	if cmp.Or(g.owners.Unwatched(), g.contents.Unwatched(), g.classes.Unwatched()) != nil {
-		return reconcile.Result{After: g.cfg.CRDInterval}, nil
+		return reconcile.Result{After: g.cfg.CRDInterval}, nil //nolint:nilerr // the log has it
 	}
 	return g.reconcile(ctx, key)
 }

@@ -51,7 +51,7 @@ func TestPrometheusOfTheClusterHasAnswers(t *testing.T) {
 		rules, err = prometheus.Rules(ctx)
 		return len(rules) >= 10, errors.Join(err, ruleErrors(rules))
 	})
-	questions = slices.Concat(questions, alertQuestions(rules), documentedQuestions(t))
+	questions = healthAside(slices.Concat(questions, alertQuestions(rules), documentedQuestions(t)))
 	node := s.driverNodes()[0]
 	s.failDeletion(node)
 	s.failMount(node)

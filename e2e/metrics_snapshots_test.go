@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -16,6 +17,14 @@ func snapshotsAside(all []question) (others []question) {
 		}
 	}
 	return others
+}
+
+// healthAside leaves out what only the health monitor answers, which runs on no cluster of these tests: promtool tries its alerts
+// (deploy/components/monitoring/rules.test.yaml).
+func healthAside(all []question) []question {
+	return slices.DeleteFunc(all, func(q question) bool {
+		return strings.Contains(q.promql, "csi_volume_health_") || strings.Contains(q.promql, "csi_controller_volume_health_")
+	})
 }
 
 // snapshotRound has one snapshot taken and deleted, and one refused by the driver: that of a claim whose volume is not there, which

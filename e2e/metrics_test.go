@@ -52,7 +52,7 @@ func TestDashboardAndAlertsAskWhatIsServed(t *testing.T) {
 		return len(rules) > 0 && !slices.ContainsFunc(rules, func(r rule) bool { return r.Health != "ok" }), errors.Join(err, ruleErrors(rules))
 	})
 	// Snapshots are asked about in a cluster of containers, where their controllers run: TestPrometheusOfTheClusterHasAnswers.
-	questions = snapshotsAside(append(questions, alertQuestions(rules)...))
+	questions = healthAside(snapshotsAside(append(questions, alertQuestions(rules)...)))
 	if len(questions) < len(rules) || len(rules) < 10 {
 		t.Fatalf("%d questions, %d rules: not all were found", len(questions), len(rules))
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"regexp"
 	"slices"
@@ -107,40 +108,46 @@ func (s *scene) waitScrapedSince(p *Prometheus) {
 	})
 }
 
-// documentedQuestions ask for each metric of docs/monitoring.md at each component that serves it by the table.
+// documentedQuestions ask for each metric of docs/monitoring.md at each component that serves it by the table, and that `make deploy` installs.
 func documentedQuestions(t *testing.T) []question {
 	t.Helper()
 	containers := map[string]string{
 		"provisioner": "provisioner", "attacher": "attacher", "resizer": "resizer", "snapshotter": "snapshotter", "registrar": "registrar",
 		"livenessprobe": "livenessprobe", "driver": "hostpath", "snapshot-controller": "snapshot-controller",
 	}
+	elsewhere := []string{"cluster driver registrar", "metadata service", "with `--leader-election`"}
 	data, err := os.ReadFile("../docs/monitoring.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, table, _ := strings.Cut(string(data), "## Metrics")
 	table, _, _ = strings.Cut(table, "\n## ")
-	metric := regexp.MustCompile("`([a-z0-9_]+\\*?)`")
+	metric, link := regexp.MustCompile("`([a-z0-9_]+\\*?)`"), regexp.MustCompile(`\[(.*?)\]\(.*?\)`)
 	var all []question
 	for line := range strings.Lines(table) {
 		cells := strings.Split(line, "|")
 		if len(cells) < 4 {
 			continue
 		}
+		servers := strings.Split(strings.TrimSpace(link.ReplaceAllString(cells[2], "$1")), ", ")
+		if servers[0] == "all" {
+			servers = slices.Collect(maps.Keys(containers))
+		}
 		for _, m := range metric.FindAllStringSubmatch(cells[1], -1) {
 			name := strings.TrimSuffix(m[1], "*")
-			for component, container := range containers {
-				if !strings.Contains(cells[2], component) && strings.TrimSpace(cells[2]) != "all" {
-					continue
+			for _, server := range servers {
+				container, served := containers[server]
+				switch namespace := deployed; {
+				case served:
+					if server == "snapshot-controller" {
+						namespace = metav1.NamespaceSystem
+					}
+					all = append(all, question{"docs/monitoring.md", fmt.Sprintf(`count({__name__=~"%s.*", namespace=%q, container=%q})`, name, namespace, container)})
+				case strings.HasPrefix(server, "kubelet"):
+					all = append(all, question{"docs/monitoring.md", fmt.Sprintf(`count({__name__=~"%s.*", job="kubelet"})`, name)})
+				case !slices.Contains(elsewhere, server):
+					t.Fatalf("docs/monitoring.md: %s is served by %q, which is no component", m[1], server)
 				}
-				namespace := deployed
-				if component == "snapshot-controller" {
-					namespace = metav1.NamespaceSystem
-				}
-				all = append(all, question{"docs/monitoring.md", fmt.Sprintf(`count({__name__=~"%s.*", namespace=%q, container=%q})`, name, namespace, container)})
-			}
-			if strings.Contains(cells[2], "kubelet") {
-				all = append(all, question{"docs/monitoring.md", fmt.Sprintf(`count({__name__=~"%s.*", job="kubelet"})`, name)})
 			}
 		}
 	}

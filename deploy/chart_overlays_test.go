@@ -114,6 +114,7 @@ func TestChartIsOverlay(t *testing.T) {
 
 		"cross-namespace-sources": "../testdata/cross-namespace-sources",
 		"health-monitor":          healthMonitor,
+		"secrets":                 "../testdata/secrets",
 	}
 	for form, overlay := range forms {
 		t.Run(form, func(t *testing.T) {

@@ -104,6 +104,7 @@ func TestRightsOnEachNode(t *testing.T) {
 		delete(want, "list volumeattachments storage.k8s.io")
 		delete(want, "watch volumeattachments storage.k8s.io")
 		delete(want, "get csidrivers storage.k8s.io")
+		delete(want, "get secrets ") // which no node may read
 		if diff := cmp.Diff(want.list(), got.list()); diff != "" || len(got) < 10 {
 			t.Errorf("%s (-%s +components/distributed):\n%s", where, where, diff)
 		}
@@ -140,20 +141,24 @@ func TestRightsOfCrossNamespaceSources(t *testing.T) {
 	}
 }
 
+// secretsRole is the Role of components/secrets.
+const secretsRole = "csi-hostpath-secrets"
+
 // TestRightsAgree: the manifests, the documents and the development cluster grant the same. That a component does not ask for
 // more, and uses all of it, is tested end to end, on the development cluster.
 func TestRightsAgree(t *testing.T) {
 	const election = "leader-election"
-	deployment := string(render(t, "deployment"))
+	deployment := string(render(t, "../testdata/secrets"))
 	devcluster := contentOf(t, "../devcluster/internal/bootstrap/objects/rbac.yaml")
 	for _, component := range []string{"provisioner", "attacher", "resizer", "snapshotter"} {
 		t.Run(component, func(t *testing.T) {
 			role := "longshore:csi-" + component
 			want := rightsIn(t, contentOf(t, "base/"+component+"/rbac.yaml"), role)
 			maps.Copy(want, rightsIn(t, contentOf(t, "components/leader-election/rbac.yaml"), election))
+			maps.Copy(want, rightsIn(t, contentOf(t, "components/secrets/rbac.yaml"), secretsRole))
 			page := contentOf(t, "../"+component+"/docs/rbac.md")
 			example := rightsIn(t, examplesIn(page)[0])
-			roles := []string{role, election}
+			roles := []string{role, election, secretsRole}
 			if component == "provisioner" {
 				maps.Copy(want, rightsIn(t, deployment, capacityRole))
 				maps.Copy(example, rightsIn(t, examplesIn(page)[2]))
@@ -166,10 +171,10 @@ func TestRightsAgree(t *testing.T) {
 				}
 			}
 			places := map[string]rights{
-				"docs, table":         table,
-				"docs, example":       example,
-				"rendered/deployment": rightsIn(t, deployment, roles...),
-				"devcluster":          rightsIn(t, devcluster, roles...),
+				"docs, table":      table,
+				"docs, example":    example,
+				"rendered/secrets": rightsIn(t, deployment, roles...),
+				"devcluster":       rightsIn(t, devcluster, roles...),
 			}
 			for where, got := range places {
 				if diff := cmp.Diff(want.list(), got.list()); diff != "" || len(got) < 10 {

@@ -79,6 +79,7 @@ func Granted() (Set, error) {
 			}
 			continue
 		}
+		all.add(component, call("get", "secrets", "", "", "")) // by deploy/components/secrets, bound in each namespace with secrets
 		for _, file := range []string{"deploy/base/" + strings.TrimPrefix(component, "csi-") + "/rbac.yaml", "deploy/components/leader-election/rbac.yaml"} {
 			if err := all.addRules(component, file, ""); err != nil {
 				return nil, err

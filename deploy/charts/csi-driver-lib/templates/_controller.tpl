@@ -111,6 +111,9 @@ spec:
   {{- if and $provisioner $root.Values.crossNamespaceSources }}
   - --feature-gates=CrossNamespaceVolumeDataSource=true
   {{- end }}
+  {{- with include "csi-driver-lib.secretsArg" $root }}
+  {{- . | nindent 2 }}
+  {{- end }}
   {{- with $values.extraArgs }}
   {{- toYaml . | nindent 2 }}
   {{- end }}

@@ -18,6 +18,9 @@
   - --port=50051
   - --http-endpoint=:9818
   - --v={{ .Values.logLevel }}
+  {{- with include "csi-driver-lib.secretsArg" . }}
+  {{- . | nindent 2 }}
+  {{- end }}
   {{- with $values.extraArgs }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
@@ -79,7 +82,6 @@ spec:
 - {apiGroups: [snapshot.storage.k8s.io], resources: [volumesnapshots], verbs: [get]}
 - {apiGroups: [snapshot.storage.k8s.io], resources: [volumesnapshotcontents], verbs: [get]}
 - {apiGroups: [snapshot.storage.k8s.io], resources: [volumesnapshotclasses], verbs: [get]}
-- {apiGroups: [""], resources: [secrets], verbs: [get]}
 ` -}}
 {{- include "csi-driver-lib.clusterrole" (list . "snapshot-metadata" $rules) -}}
 {{- end -}}

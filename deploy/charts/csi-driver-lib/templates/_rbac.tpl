@@ -26,16 +26,17 @@ subjects:
 - {kind: ServiceAccount, name: {{ include "csi-driver-lib.account" $root }}, namespace: {{ $root.Release.Namespace }}}
 {{- end -}}
 
-{{/* A Role in the namespace of the release, and its binding: include "csi-driver-lib.role" (list . NAME RULES). */}}
+{{/* A Role of the sidecars' account, and its binding: include "csi-driver-lib.role" (list . NAME RULES), or with a namespace other than the release's after these. */}}
 {{- define "csi-driver-lib.role" -}}
 {{- $root := index . 0 -}}
 {{- $name := include "csi-driver-lib.name" $root -}}
+{{- $namespace := ternary (last .) $root.Release.Namespace (gt (len .) 3) -}}
 {{- $role := printf "%s-%s" $name (index . 1) -}}
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
 metadata:
   name: {{ $role }}
-  namespace: {{ $root.Release.Namespace }}
+  namespace: {{ $namespace }}
   labels: {{- include "csi-driver-lib.labels" $root | nindent 4 }}
 rules:
 {{ index . 2 | trim }}
@@ -44,7 +45,7 @@ apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding
 metadata:
   name: {{ $role }}
-  namespace: {{ $root.Release.Namespace }}
+  namespace: {{ $namespace }}
   labels: {{- include "csi-driver-lib.labels" $root | nindent 4 }}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: {{ $role | quote }}}
 subjects:
@@ -60,7 +61,6 @@ subjects:
 - {apiGroups: [""], resources: [persistentvolumeclaims], verbs: [get, list, watch, update]}
 - {apiGroups: [""], resources: [events], verbs: [create, list]}
 - {apiGroups: [""], resources: [nodes], verbs: [%s]}
-- {apiGroups: [""], resources: [secrets], verbs: [get]}
 - {apiGroups: [storage.k8s.io], resources: [%s], verbs: [list, watch]}
 - {apiGroups: [storage.k8s.io], resources: [csidrivers, volumeattributesclasses], verbs: [get]}
 - {apiGroups: [snapshot.storage.k8s.io], resources: [volumesnapshots], verbs: [get, list, watch, update]}
@@ -76,7 +76,6 @@ subjects:
 - {apiGroups: [""], resources: [persistentvolumes], verbs: [get, list, watch, patch]}
 - {apiGroups: [""], resources: [events], verbs: [create]}
 - {apiGroups: [""], resources: [nodes], verbs: [get]}
-- {apiGroups: [""], resources: [secrets], verbs: [get]}
 - {apiGroups: [storage.k8s.io], resources: [csinodes], verbs: [list, watch]}
 - {apiGroups: [storage.k8s.io], resources: [volumeattachments], verbs: [list, watch, patch]}
 - {apiGroups: [storage.k8s.io], resources: [volumeattachments/status], verbs: [patch]}
@@ -91,7 +90,6 @@ subjects:
 - {apiGroups: [""], resources: [persistentvolumeclaims/status], verbs: [patch]}
 - {apiGroups: [""], resources: [events], verbs: [create]}
 - {apiGroups: [""], resources: [pods], verbs: [list, watch]}
-- {apiGroups: [""], resources: [secrets], verbs: [get]}
 - {apiGroups: [storage.k8s.io], resources: [volumeattachments, volumeattributesclasses], verbs: [list, watch]}
 ` -}}
 {{- include "csi-driver-lib.clusterrole" (list . "resizer" $rules) -}}
@@ -106,7 +104,6 @@ subjects:
 - {apiGroups: [groupsnapshot.storage.k8s.io], resources: [volumegroupsnapshotcontents/status], verbs: [patch]}
 - {apiGroups: [groupsnapshot.storage.k8s.io], resources: [volumegroupsnapshotclasses], verbs: [list, watch]}
 - {apiGroups: [""], resources: [events], verbs: [create]}
-- {apiGroups: [""], resources: [secrets], verbs: [get]}
 ` -}}
 {{- include "csi-driver-lib.clusterrole" (list . "snapshotter" $rules) -}}
 {{- end -}}
@@ -134,5 +131,19 @@ subjects:
 {{- define "csi-driver-lib.rbac-cross-namespace-sources" -}}
 {{- if .Values.crossNamespaceSources -}}
 {{- include "csi-driver-lib.clusterrole" (list . "provisioner-reference-grants" "- {apiGroups: [gateway.networking.k8s.io], resources: [referencegrants], verbs: [list, watch]}") -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "csi-driver-lib.rbac-secrets" -}}
+{{- range .Values.secrets.namespaces }}
+---
+{{ include "csi-driver-lib.role" (list $ "secrets" "- {apiGroups: [\"\"], resources: [secrets], verbs: [get]}" .) }}
+{{- end }}
+{{- end -}}
+
+{{/* The argument that has a sidecar refuse secrets of other namespaces. */}}
+{{- define "csi-driver-lib.secretsArg" -}}
+{{- with .Values.secrets.namespaces -}}
+- --secret-namespaces={{ join "," . }}
 {{- end -}}
 {{- end -}}

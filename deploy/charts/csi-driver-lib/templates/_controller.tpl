@@ -62,6 +62,7 @@ spec:
       - name: state-dir
         hostPath: {path: {{ include "csi-driver-lib.stateDir" . | quote }}, type: DirectoryOrCreate}
       {{- end }}
+      {{- include "csi-driver-lib.apiAccess" . | nindent 6 }}
       {{- if include "csi-driver-lib.metadata" . }}
       - name: certificates
         secret: {secretName: {{ .Values.snapshotMetadata.tlsSecret }}}
@@ -146,6 +147,7 @@ spec:
   resources: {{- toYaml $values.resources | nindent 4 }}
   volumeMounts:
   - {name: {{ ternary "plugin-dir" "socket-dir" $onNodes }}, mountPath: /csi}
+  {{- include "csi-driver-lib.apiMount" . | nindent 2 }}
 {{- end -}}
 
 {{/* A budget for several controllers. */}}

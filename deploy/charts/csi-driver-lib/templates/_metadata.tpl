@@ -37,6 +37,7 @@
   resources: {{- toYaml $values.resources | nindent 4 }}
   volumeMounts:
   - {name: socket-dir, mountPath: /csi}
+  {{- include "csi-driver-lib.apiMount" . | nindent 2 }}
   - {name: certificates, mountPath: /certificates, readOnly: true}
 {{- end -}}
 

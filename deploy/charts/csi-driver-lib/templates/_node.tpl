@@ -23,9 +23,6 @@ metadata:
   name: {{ $name }}
   namespace: {{ .Release.Namespace }}
   labels: {{- include "csi-driver-lib.labels" . | nindent 4 }}
-{{- if not .Values.provisionOnNodes }}
-automountServiceAccountToken: false # nothing on the node side talks to the API server
-{{- end }}
 ---
 # The node side: next to each kubelet, which calls the driver over the socket in its plugins directory.
 apiVersion: apps/v1
@@ -98,6 +95,9 @@ spec:
         hostPath: {path: /dev, type: Directory}
       - name: registration-dir
         hostPath: {path: {{ printf "%s/plugins_registry" .Values.kubeletDir | quote }}, type: Directory}
+      {{- if .Values.provisionOnNodes }}
+      {{- include "csi-driver-lib.apiAccess" . | nindent 6 }}
+      {{- end }}
       {{- with $values.volumes }}
       {{- toYaml . | nindent 6 }}
       {{- end }}

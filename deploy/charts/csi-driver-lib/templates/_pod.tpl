@@ -42,6 +42,9 @@ prometheus.io/path: /metrics
 {{- $side := index . 1 -}}
 {{- $values := get $root.Values $side -}}
 serviceAccountName: {{ include "csi-driver-lib.name" $root }}-{{ kebabcase $side }}
+{{- if ne $side "snapshotController" }}
+automountServiceAccountToken: false # those containers that talk to the API server mount it
+{{- end }}
 {{- with $values.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
@@ -220,4 +223,17 @@ securityContext:
 {{- end -}}
 {{- define "csi-driver-lib.stateMount" -}}
 {{ .Values.driver.stateMount | default (include "csi-driver-lib.stateDir" .) }}
+{{- end -}}
+
+{{/* Token, certificate and namespace for the containers that talk to the API server: the volume, and its mount. */}}
+{{- define "csi-driver-lib.apiAccess" -}}
+- name: api-access
+  projected:
+    sources:
+    - serviceAccountToken: {path: token, expirationSeconds: 3607}
+    - configMap: {name: kube-root-ca.crt, items: [{key: ca.crt, path: ca.crt}]}
+    - downwardAPI: {items: [{path: namespace, fieldRef: {fieldPath: metadata.namespace}}]}
+{{- end -}}
+{{- define "csi-driver-lib.apiMount" -}}
+- {name: api-access, mountPath: /var/run/secrets/kubernetes.io/serviceaccount, readOnly: true}
 {{- end -}}

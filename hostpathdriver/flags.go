@@ -29,6 +29,8 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	fs.BoolVar(&o.ProtectUsed, "check-volume-lifecycle", o.ProtectUsed, "refuse to delete a volume that is in use; false: delete it and its data, and log that")
 	fs.Var((*sizeValue)(&o.MaxVolumeSize), "max-volume-size", "largest volume, as a `quantity` such as 1Ti or a number of bytes")
 	fs.BoolVar(&o.Inline, "enable-inline-volumes", o.Inline, "serve inline volumes besides persistent ones; as the volumeLifecycleModes of the CSIDriver object say")
+	fs.Var((*sizeValue)(&o.MaxInlineSize), "max-inline-volume-size", "largest inline volume, as a `quantity`; 0: that of --max-volume-size")
+	fs.Var((*listValue)(&o.InlinePools), "inline-volume-pools", "`names`, separated by commas, of the pools that inline volumes may have, the first of them for those that name none; empty: all")
 	fs.BoolVar(&o.Expansion, "enable-volume-expansion", o.Expansion, "serve volume expansion")
 	fs.BoolVar(&o.Expansion, "node-expand-required", o.Expansion, "deprecated: another name of --enable-volume-expansion")
 	fs.Var(&choiceValue{&o.OfflineExpansion, expansionOnline, expansionOffline}, "volume-expansion-type", "`type` of volume expansion: ONLINE (in use or not) or OFFLINE (ControllerExpandVolume refuses volumes that are attached, staged or published)")

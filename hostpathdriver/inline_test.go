@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -143,6 +144,35 @@ func TestInlineSwitchedOff(t *testing.T) {
 	_, err := p.NodePublishVolume(m.ctx, m.inline("u2", "scratch", nil))
 	wantCode(t, "switched off", err, codes.InvalidArgument)
 	m.unpublishInline(p, req)
+	m.checkClean()
+}
+
+// TestInlineHasPoolsAndAMaximum: who may create pods chooses neither a pool that is not for inline volumes, nor any size.
+func TestInlineHasPoolsAndAMaximum(t *testing.T) {
+	m := newMachine(t)
+	o := m.options(ModeNode, "n1")
+	o.Capacity = map[string]int64{"fast": 1 << 30, "slow": 1 << 30, "spare": 1 << 31}
+	o.MaxInlineSize, o.InlinePools = 1<<20, []string{"slow", "fast"}
+	p := m.start(o)
+	for name, tc := range map[string]struct {
+		reason     string
+		attributes map[string]string
+		want       codes.Code
+	}{
+		"Default":    {"without a size the volume is as large as it may be, in the first pool", nil, codes.OK},
+		"Largest":    {"the maximum", map[string]string{"size": "1Mi"}, codes.OK},
+		"TooLarge":   {"more than the maximum", map[string]string{"size": "2Mi"}, codes.OutOfRange},
+		"Pool":       {"another pool of the list", map[string]string{"kind": "fast"}, codes.OK},
+		"OtherPool":  {"a pool that is for persistent volumes only", map[string]string{"kind": "spare"}, codes.InvalidArgument},
+		"OtherAlias": {"by its other name", map[string]string{"pool": "spare"}, codes.InvalidArgument},
+	} {
+		req := m.inline("u-"+strings.ToLower(name), "scratch", tc.attributes)
+		_, err := p.NodePublishVolume(m.ctx, req)
+		wantCode(t, name+": "+tc.reason, err, tc.want)
+		if err == nil {
+			m.unpublishInline(p, req)
+		}
+	}
 	m.checkClean()
 }
 

@@ -98,6 +98,11 @@ type Options struct {
 	MaxVolumeSize int64
 	// Inline serves inline volumes, besides persistent ones.
 	Inline bool
+	// MaxInlineSize is the size in bytes of the largest inline volume; zero is
+	// that of MaxVolumeSize. InlinePools are the pools that inline volumes may
+	// have, the first of them for those that name none; none is all.
+	MaxInlineSize int64
+	InlinePools   []string
 	// Expansion makes volumes larger where asked for: in use or not or, with
 	// OfflineExpansion, only where they are neither attached nor staged.
 	Expansion, OfflineExpansion bool
@@ -317,6 +322,14 @@ func (o *Options) checkLimits() error {
 	}
 	if o.MaxVolumeSize <= 0 {
 		errs = append(errs, fmt.Errorf("--max-volume-size=%d: must be greater than zero", o.MaxVolumeSize))
+	}
+	if o.MaxInlineSize < 0 {
+		errs = append(errs, fmt.Errorf("--max-inline-volume-size=%d: must not be negative", o.MaxInlineSize))
+	}
+	for _, pool := range o.InlinePools {
+		if o.Capacity[pool] == 0 && o.PoolDirs[pool] == "" {
+			errs = append(errs, fmt.Errorf("--inline-volume-pools: %q is no pool of --capacity or --pool", pool))
+		}
 	}
 	if o.MaxVolumeSizeNode < 0 {
 		errs = append(errs, fmt.Errorf("--max-volume-size-node=%d: must not be negative", o.MaxVolumeSizeNode))

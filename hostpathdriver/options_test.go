@@ -139,8 +139,8 @@ func TestValidate(t *testing.T) {
 		"All": {reason: "everything at once", change: func(o *Options) {
 			o.Endpoint, o.AttachLimit, o.MaxVolumesPerNode, o.MaxVolumeSize, o.MaxVolumeSizeNode = "", -2, -1, 0, -1
 			o.CallTimeout, o.StopTimeout, o.HTTP.Endpoint = 0, -1, "x"
-			o.Capacity = map[string]int64{"": 1}
-		}, want: []string{"--endpoint", "--attach-limit=-2", "--maxvolumespernode=-1", "--max-volume-size=0", "--max-volume-size-node=-1", "--call-timeout", "--stop-timeout", "--http-endpoint", "--capacity"}},
+			o.Capacity, o.MaxInlineSize, o.InlinePools = map[string]int64{"": 1}, -1, []string{"none"}
+		}, want: []string{"--endpoint", "--attach-limit=-2", "--max-inline-volume-size=-1", `--inline-volume-pools: "none" is no pool`, "--maxvolumespernode=-1", "--max-volume-size=0", "--max-volume-size-node=-1", "--call-timeout", "--stop-timeout", "--http-endpoint", "--capacity"}},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

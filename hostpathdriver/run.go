@@ -101,7 +101,7 @@ type driver struct {
 func newDriver(o Options) *driver {
 	d := &driver{options: o, dir: newDirCheck(o.StateDir)}
 	d.Config = &backend.Config{
-		StateDir: o.StateDir, PoolDirs: o.PoolDirs, Pools: o.pools(), MaxSize: o.MaxVolumeSize, Attach: o.Attach,
+		StateDir: o.StateDir, PoolDirs: o.PoolDirs, Pools: o.pools(), MaxSize: o.MaxVolumeSize, MaxInlineSize: o.MaxInlineSize, InlinePools: o.InlinePools, Attach: o.Attach,
 		Mounter: o.Mounter, Devices: o.Devices, Filesystems: o.Filesystems, Step: o.step,
 	}
 	if o.node() {

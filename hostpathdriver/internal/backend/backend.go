@@ -81,6 +81,10 @@ type Config struct {
 	Pools *volume.Pools
 	// MaxSize is the size in bytes of the largest volume.
 	MaxSize int64
+	// MaxInlineSize is the size in bytes of the largest inline volume, where that is less; zero is that of MaxSize.
+	MaxInlineSize int64
+	// InlinePools are the pools of inline volumes, the first of them for those that name none; none means all pools.
+	InlinePools []string
 	// NodeID is the node of this process; empty for a controller alone.
 	NodeID string
 	// Attach says that volumes are attached before use.

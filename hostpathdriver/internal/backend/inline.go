@@ -1,10 +1,12 @@
 package backend
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 
 	"k8s.io/klog/v2"
 
@@ -76,14 +78,24 @@ func (n *Node) planInline(req *driverkit.InlineRequest, p volume.Parameters) (*u
 	if err := n.checkFSType(form.FSType); err != nil {
 		return nil, err
 	}
+	largest := n.cfg.MaxSize
+	if n.cfg.MaxInlineSize > 0 {
+		largest = min(largest, n.cfg.MaxInlineSize)
+	}
 	size := p.Size
 	if size == 0 {
-		size = min(volume.DefaultInlineSize, n.cfg.MaxSize)
+		size = min(volume.DefaultInlineSize, largest)
 	}
-	if size, err = form.Size(driverkit.Range{Required: size}, n.cfg.MaxSize); err != nil {
+	if size, err = form.Size(driverkit.Range{Required: size}, largest); err != nil {
 		return nil, err
 	}
-	pool, err := n.cfg.Pools.Reserve(p.Pool, size)
+	kind := p.Pool
+	if pools := n.cfg.InlinePools; len(pools) > 0 {
+		if kind = cmp.Or(kind, pools[0]); !slices.Contains(pools, kind) {
+			return nil, fmt.Errorf("volume_context: kind %q is not for inline volumes, which may have %q: %w", kind, pools, driverkit.ErrInvalid)
+		}
+	}
+	pool, err := n.cfg.Pools.Reserve(kind, size)
 	if err != nil {
 		return nil, err
 	}

@@ -88,7 +88,7 @@ func settledFields() map[string][]string {
 	return map[string][]string{
 		"RoleBinding":        {"roleRef"},
 		"ClusterRoleBinding": {"roleRef"},
-		"CSIDriver":          {"spec", "attachRequired"},
+		"CSIDriver":          {"spec"}, // some of it: attachRequired, volumeLifecycleModes
 	}
 }
 

@@ -25,11 +25,15 @@ func TestVolumesOnEveryNode(t *testing.T) {
 	beside(t)
 	s := newScene(t)
 	late := map[string]string{} // node by claim
+	var inlines []string
 	for i, node := range s.driverNodes() {
-		claim, inline := fmt.Sprintf("late-%d", i), fmt.Sprintf("inline-%d", i)
+		claim := fmt.Sprintf("late-%d", i)
 		s.CreateClaim(claim, s.LateClass())
 		s.CreatePodOn(node, claim, testbed.FromClaim(claim))
-		s.CreatePodOn(node, inline, testbed.Inline(bed.Driver))
+		if inline := fmt.Sprintf("inline-%d", i); s.allowsInline() {
+			s.CreatePodOn(node, inline, testbed.Inline(bed.Driver))
+			inlines = append(inlines, inline)
+		}
 		late[claim] = node
 	}
 	s.CreateClaim("immediate", s.ImmediateClass())
@@ -45,8 +49,7 @@ func TestVolumesOnEveryNode(t *testing.T) {
 		checkAttached(t, s, v.Name, node)
 		pods = append(pods, claim)
 	}
-	for i := range len(late) - 1 {
-		inline := fmt.Sprintf("inline-%d", i)
+	for _, inline := range inlines {
 		s.WaitRunning(inline)
 		pods = append(pods, inline)
 	}
@@ -59,6 +62,17 @@ func TestVolumesOnEveryNode(t *testing.T) {
 	}
 	s.WaitNothingLeft()
 	s.checkOwnVolumes(nil)
+}
+
+// allowsInline reports whether pods may have inline volumes of the driver.
+func (s *scene) allowsInline() (allowed bool) {
+	s.T.Helper()
+	s.Retry("get CSIDriver "+s.Driver, func(ctx context.Context) error {
+		driver, err := s.Client.StorageV1().CSIDrivers().Get(ctx, s.Driver, metav1.GetOptions{})
+		allowed = err == nil && slices.Contains(driver.Spec.VolumeLifecycleModes, storagev1.VolumeLifecycleEphemeral)
+		return err
+	})
+	return allowed
 }
 
 // driverNodes are the nodes whose kubelet knows the driver.

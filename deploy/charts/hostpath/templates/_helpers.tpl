@@ -8,9 +8,9 @@ driver:
   image: hostpathplugin
   stateMount: /csi-data-dir
 csiDriver:
-  podInfoOnMount: true # inline volumes tell the driver which pod they belong to
+  podInfoOnMount: true # for inline volumes, of which the driver knows the pod
   fsGroupPolicy: File
-  volumeLifecycleModes: [Persistent, Ephemeral]
+  volumeLifecycleModes: [Persistent{{ if .Values.inlineVolumes.enabled }}, Ephemeral{{ end }}]
 controller:
   stateDir: true
   driver:
@@ -40,6 +40,13 @@ node:
     - --enable-attach
     - --http-endpoint=:9810
     - --v={{ .Values.logLevel }}
+    - --enable-inline-volumes={{ .Values.inlineVolumes.enabled }}
+    {{- if .Values.inlineVolumes.enabled }}
+    - --max-inline-volume-size={{ .Values.inlineVolumes.maxSize }}
+    {{- with .Values.inlineVolumes.pools }}
+    - --inline-volume-pools={{ join "," . }}
+    {{- end }}
+    {{- end }}
 {{- end -}}
 
 {{/* Not empty if the release has a snapshot-controller. */}}

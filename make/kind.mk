@@ -1,8 +1,9 @@
 # A cluster of containers, with the real kubelet: `make kind-up deploy`. Needs docker and kubectl.
 KIND_CLUSTER ?= longshore
-# kindest/node:v1.36.3, of the same Kubernetes as the development cluster, where docker has it: kind has not published one, but `kind build
-# node-image` makes it. Otherwise the nearest that was published with the pinned kind, which docker pulls. A digest may follow the name.
-KIND_NODE_IMAGE ?= $(shell docker image inspect kindest/node:v1.36.3 >/dev/null 2>&1 && echo kindest/node:v1.36.3 || echo kindest/node:v1.36.4)
+# kindest/node of the same Kubernetes as the development cluster, where docker has it: kind has not published one, but `kind build node-image`
+# makes it. Otherwise the newest that was published with the pinned kind, which docker pulls. A digest may follow the name.
+KUBERNETES := $(shell sed -nE 's/^\tk8s.io\/kubernetes (v[^ ]+).*/\1/p' devcluster/controlplane/go.mod)
+KIND_NODE_IMAGE ?= $(shell docker image inspect kindest/node:$(KUBERNETES) >/dev/null 2>&1 && echo kindest/node:$(KUBERNETES) || echo kindest/node:v1.36.4)
 KIND := $(PINNED)/kind
 OVERLAY ?= kind
 

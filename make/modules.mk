@@ -3,7 +3,7 @@ MODULES := csikit csikittest topology driverkit driverkit/drivertest provisioner
 # Modules outside of go.work, which are never tagged: the tools, so that the linters do not decide about the versions of what we ship; and those that
 # pin another Kubernetes than the components'. OUTSIDE_CODE are those with Go code.
 UPSTREAM := $(patsubst %/go.mod,%,$(wildcard e2e/upstream/*/go.mod))
-OUTSIDE := tools devcluster/controlplane e2e/k8s $(UPSTREAM)
+OUTSIDE := tools devcluster/controlplane $(patsubst %/go.mod,%,$(wildcard devcluster/controlplane/v*/go.mod)) e2e/k8s $(UPSTREAM)
 OUTSIDE_CODE := tools e2e/k8s
 TESTED := $(MODULES) tools
 # What tests of a module read besides the modules that it requires.
@@ -41,6 +41,8 @@ $(TESTED:%=build/%): build/%:
 tidy: $(MODULES:%=tidy/%) $(OUTSIDE:%=tidy/%) ## Tidy all go.mod files
 $(MODULES:%=tidy/%) $(OUTSIDE:%=tidy/%): tidy/%:
 	cd $* && GOWORK=off go mod tidy
+# Further pins of one module: with which Kubernetes else its programs are built.
+	$(foreach pins,$(notdir $(wildcard $*/v*.mod)),cd $* && GOWORK=off go mod tidy -modfile=$(pins))
 
 .PHONY: fmt
 fmt: ## Format all Go files
@@ -62,6 +64,7 @@ $(MODULES:%=verify/%): verify/%:
 $(OUTSIDE:%=verify/%): verify/%:
 	@test -z "$$(gofmt -l $*)" || { echo "not formatted: $$(gofmt -l $*)"; exit 1; }
 	cd $* && GOWORK=off go mod tidy -diff
+	$(foreach pins,$(notdir $(wildcard $*/v*.mod)),cd $* && GOWORK=off go mod tidy -diff -modfile=$(pins))
 	$(if $(filter $*,$(OUTSIDE_CODE)),cd $* && GOWORK=off go vet ./...)
 
 .PHONY: verify-versions

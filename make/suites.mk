@@ -7,7 +7,7 @@ one = $(if $(filter $(1),$(MAKECMDGOALS)),$(1)-$(if $(filter-out $(3),$($(2))),$
 , := ,
 
 ##@ Longer tests (docs/testing.md)
-.PHONY: e2e soak bench swap exhaustive
+.PHONY: e2e soak bench swap matrix exhaustive
 SUITE ?= devcluster
 SUITES := devcluster kind k8s k8s-mock k8s-hostpath forms kubelet migration base-image arm64 new-machine
 e2e: $(call one,e2e,SUITE,$(SUITES)) ## Run an end-to-end suite: SUITE=devcluster (default), kind, k8s, k8s-mock, k8s-hostpath, forms, kubelet, migration, base-image, arm64 or new-machine
@@ -20,6 +20,8 @@ bench: $(call one,bench,BENCH,$(BENCHES)) ## Measure, most beside kubernetes-csi
 exhaustive: ## Run all that CI runs and nothing left out: every form of deployment, new seeds, the longest walks (hours)
 	@LONGSHORE_EXHAUSTIVE=1 .ci/run
 
+matrix: ## Run the end-to-end tests with each pinned release of Kubernetes, and its own suites with the newest two (RELEASES="v1.36 v1.37")
+	@make/matrix $(RELEASES)
 # On a cluster of its own, as the driver has the name that ours has.
 swap: $(KIND) images ## Swap the sidecars of kubernetes-csi for ours and back on a kind cluster, under load, with their flags and RBAC
 	@$(MAKE) --no-print-directory kind-down KIND_CLUSTER=$(KIND_CLUSTER)-swap

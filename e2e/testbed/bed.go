@@ -20,6 +20,10 @@ import (
 // KubeconfigEnv is the environment variable with the path of an administrator's kubeconfig. If it is set, tests use that cluster, and start none to share.
 const KubeconfigEnv = "E2E_KUBECONFIG"
 
+// ControlPlaneEnv is the environment variable with the directory whose go.mod pins the control plane of development clusters. If it is not set, that
+// is devcluster/controlplane.
+const ControlPlaneEnv = "E2E_CONTROLPLANE"
+
 // Bed is a cluster to test on.
 type Bed struct {
 	// Client has the rights of an administrator, and a limit of 1000 requests per second.
@@ -115,7 +119,8 @@ func devUp(ctx context.Context, nodes int, flags ...string) (*Bed, func() error,
 	if err := run("go", "build", "-o", program, "./cmd/devcluster"); err != nil {
 		return nil, nil, errors.Join(err, os.RemoveAll(work))
 	}
-	if err := run(program, append([]string{"up", "--dir", dir, "--audit", "--v=4", fmt.Sprintf("--nodes=%d", nodes)}, flags...)...); err != nil {
+	up := []string{"up", "--dir", dir, "--audit", "--v=4", fmt.Sprintf("--nodes=%d", nodes), "--controlplane=" + os.Getenv(ControlPlaneEnv)}
+	if err := run(program, append(up, flags...)...); err != nil {
 		return nil, nil, errors.Join(err, end())
 	}
 	client := devcluster.Connect(dir)

@@ -12,6 +12,7 @@ import (
 	volumesnapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -37,7 +38,7 @@ func differences() map[string]difference {
 			reason: "the label is on all objects of a chart, but only on those of base/hostpathdriver",
 			undo: func(o unstructured.Unstructured) bool {
 				others := []string{
-					rbacv1.GroupName, policyv1.GroupName, admissionregistrationv1.GroupName, monitoringv1.SchemeGroupVersion.Group,
+					rbacv1.GroupName, policyv1.GroupName, admissionregistrationv1.GroupName, networkingv1.GroupName, monitoringv1.SchemeGroupVersion.Group,
 					volumesnapshotv1.GroupName, volumegroupsnapshotv1beta2.GroupName,
 				}
 				if o.GetKind() != "ConfigMap" && !slices.Contains(others, o.GroupVersionKind().Group) {
@@ -114,6 +115,7 @@ func TestChartIsOverlay(t *testing.T) {
 
 		"cross-namespace-sources": "../testdata/cross-namespace-sources",
 		"health-monitor":          healthMonitor,
+		"network-policy":          "../testdata/network-policy",
 		"secrets":                 "../testdata/secrets",
 	}
 	for form, overlay := range forms {

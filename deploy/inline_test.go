@@ -7,7 +7,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 )
 
-// TestInlineVolumesAreOff: nobody has inline volumes who has not asked for them: neither the CSIDriver object nor the driver of the nodes serves them, or else both do,
+// TestInlineVolumesAreOff: inline volumes are served only where they are asked for: neither the CSIDriver object nor the driver of the nodes has them, or else both have,
 // and the driver has a maximum.
 func TestInlineVolumesAreOff(t *testing.T) {
 	asked := []string{"kind", "testdata/inline-volumes", "chart hostpath, kind", "chart hostpath, inline-volumes", "chart hostpath, everything"}

@@ -10,6 +10,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -66,7 +67,7 @@ func decodeStrictly(t *testing.T, text []byte) []runtime.Object {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		admissionregistrationv1.AddToScheme, appsv1.AddToScheme, corev1.AddToScheme, monitoringv1.AddToScheme, policyv1.AddToScheme,
+		admissionregistrationv1.AddToScheme, appsv1.AddToScheme, corev1.AddToScheme, monitoringv1.AddToScheme, networkingv1.AddToScheme, policyv1.AddToScheme,
 		rbacv1.AddToScheme, addMetadataService, storagev1.AddToScheme, volumegroupsnapshotv1beta2.AddToScheme, volumesnapshotv1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {

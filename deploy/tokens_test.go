@@ -32,7 +32,7 @@ func TestTokensInSidecarsOnly(t *testing.T) {
 	}
 }
 
-// checkToken: the volume has what Kubernetes would mount by itself.
+// checkToken: the volume has the files that Kubernetes mounts by itself.
 func checkToken(t *testing.T, v corev1.Volume) {
 	t.Helper()
 	if v.Projected == nil || len(v.Projected.Sources) != 3 {

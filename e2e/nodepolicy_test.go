@@ -165,7 +165,7 @@ func (s *nodePolicyScene) wantAllowed(what string, err error) {
 	}
 }
 
-// TestRootOnOneNode: with the token of a node's pods, nobody reads a Secret, or writes a PersistentVolume of another node or driver, its capacity, or its record; and the
+// TestRootOnOneNode: the token of a node's pods reads no Secret, and writes no PersistentVolume of another node or driver; and the
 // sidecars there write what they need.
 func TestRootOnOneNode(t *testing.T) {
 	s := newNodePolicyScene(t)

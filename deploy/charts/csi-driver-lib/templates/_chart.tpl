@@ -10,7 +10,7 @@ library does not have is an error, so that a typing error does not go unseen. Wh
 {{- include "csi-driver-lib.overlay" (list $values $own) -}}
 {{- include "csi-driver-lib.check" $values -}}
 {{- $context := dict "Release" .Release "Chart" .Chart "Capabilities" .Capabilities "Values" $values -}}
-{{- $parts := list "csidriver" "node" "storageclasses" -}}
+{{- $parts := list "csidriver" "node" "storageclasses" "network-policy" -}}
 {{- if include "csi-driver-lib.sidecars" $context -}}
 {{- if not $values.provisionOnNodes -}}
 {{- $parts = concat $parts (list "controller" "poddisruptionbudget") -}}

@@ -19,7 +19,7 @@ library does not have is an error, so that a typing error does not go unseen. Wh
 {{- range splitList " " (include "csi-driver-lib.sidecars" $context) -}}
 {{- $parts = append $parts (printf "rbac-%s" .) -}}
 {{- end -}}
-{{- $parts = concat $parts (list "rbac-storage-capacity" "rbac-cross-namespace-sources" "rbac-secrets" "snapshot-metadata" "health-monitor") -}}
+{{- $parts = concat $parts (list "rbac-storage-capacity" "rbac-cross-namespace-sources" "rbac-secrets" "node-policy" "snapshot-metadata" "health-monitor") -}}
 {{- end -}}
 {{- range $parts }}
 {{- with include (printf "csi-driver-lib.%s" .) $context | trim | trimPrefix "---" | trim }}

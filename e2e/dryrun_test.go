@@ -84,11 +84,11 @@ func dryRun(t *testing.T, w *apply.Client, objects []*unstructured.Unstructured)
 }
 
 // settledFields are those that the API server lets nobody change, by kind.
-func settledFields() map[string][]string {
-	return map[string][]string{
-		"RoleBinding":        {"roleRef"},
-		"ClusterRoleBinding": {"roleRef"},
-		"CSIDriver":          {"spec"}, // some of it: attachRequired, volumeLifecycleModes
+func settledFields() map[string][][]string {
+	return map[string][][]string{
+		"RoleBinding":        {{"roleRef"}},
+		"ClusterRoleBinding": {{"roleRef"}},
+		"CSIDriver":          {{"spec", "attachRequired"}, {"spec", "volumeLifecycleModes"}},
 	}
 }
 
@@ -104,8 +104,12 @@ func renamed(ctx context.Context, w *apply.Client, o *unstructured.Unstructured)
 	if err != nil {
 		return o
 	}
-	want, _, _ := unstructured.NestedFieldNoCopy(o.Object, fields...)
-	if have, _, _ := unstructured.NestedFieldNoCopy(there.Object, fields...); reflect.DeepEqual(have, want) {
+	differs := func(field []string) bool {
+		want, set, _ := unstructured.NestedFieldNoCopy(o.Object, field...)
+		have, _, _ := unstructured.NestedFieldNoCopy(there.Object, field...)
+		return set && !reflect.DeepEqual(have, want)
+	}
+	if !slices.ContainsFunc(fields, differs) {
 		return o
 	}
 	other := o.DeepCopy()

@@ -39,7 +39,7 @@ func (s *scene) grown(ctx context.Context, name, size string) error {
 		return err
 	}
 	status := claim.Status
-	if !hasSize(volume.Spec.Capacity, size) || !hasSize(status.Capacity, size) || len(status.AllocatedResourceStatuses) > 0 || len(status.Conditions) > 0 {
+	if !hasSize(volume.Spec.Capacity, size) || !hasSize(status.Capacity, size) || len(status.AllocatedResourceStatuses) > 0 || testbed.IsChanging(claim) {
 		return fmt.Errorf("volume %s has %v, claim %s %v, status %v, conditions %v",
 			volume.Name, volume.Spec.Capacity, name, status.Capacity, status.AllocatedResourceStatuses, status.Conditions)
 	}

@@ -3,6 +3,7 @@ package testbed
 import (
 	"context"
 	"fmt"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -76,10 +77,17 @@ func (e *Expansion) WaitFinished() {
 			return false, err
 		}
 		s := claim.Status
-		if s.Capacity.Storage().Value() != ExpandedSize || len(s.AllocatedResourceStatuses)+len(s.Conditions) > 0 {
+		if s.Capacity.Storage().Value() != ExpandedSize || len(s.AllocatedResourceStatuses) > 0 || IsChanging(claim) {
 			return false, fmt.Errorf("status is %+v", s)
 		}
 		return true, nil
+	})
+}
+
+// IsChanging reports whether a condition says that something is being done to a claim, or has failed. Unused, which Kubernetes adds since 1.37, does not.
+func IsChanging(claim *corev1.PersistentVolumeClaim) bool {
+	return slices.ContainsFunc(claim.Status.Conditions, func(c corev1.PersistentVolumeClaimCondition) bool {
+		return c.Type != corev1.PersistentVolumeClaimUnused
 	})
 }
 

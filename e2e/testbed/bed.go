@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"testing"
 
@@ -120,7 +121,7 @@ func devUp(ctx context.Context, nodes int, flags ...string) (*Bed, func() error,
 		return nil, nil, errors.Join(err, os.RemoveAll(work))
 	}
 	up := []string{"up", "--dir", dir, "--audit", "--v=4", fmt.Sprintf("--nodes=%d", nodes), "--controlplane=" + os.Getenv(ControlPlaneEnv)}
-	if err := run(program, append(up, flags...)...); err != nil {
+	if err := run(program, slices.Concat(up, flags)...); err != nil {
 		return nil, nil, errors.Join(err, end())
 	}
 	client := devcluster.Connect(dir)

@@ -78,22 +78,9 @@ func (n *Node) planInline(req *driverkit.InlineRequest, p volume.Parameters) (*u
 	if err := n.checkFSType(form.FSType); err != nil {
 		return nil, err
 	}
-	largest := n.cfg.MaxSize
-	if n.cfg.MaxInlineSize > 0 {
-		largest = min(largest, n.cfg.MaxInlineSize)
-	}
-	size := p.Size
-	if size == 0 {
-		size = min(volume.DefaultInlineSize, largest)
-	}
-	if size, err = form.Size(driverkit.Range{Required: size}, largest); err != nil {
+	size, kind, err := n.inlineSpace(form, p)
+	if err != nil {
 		return nil, err
-	}
-	kind := p.Pool
-	if pools := n.cfg.InlinePools; len(pools) > 0 {
-		if kind = cmp.Or(kind, pools[0]); !slices.Contains(pools, kind) {
-			return nil, fmt.Errorf("volume_context: kind %q is not for inline volumes, which may have %q: %w", kind, pools, driverkit.ErrInvalid)
-		}
 	}
 	pool, err := n.cfg.Pools.Reserve(kind, size)
 	if err != nil {
@@ -116,6 +103,27 @@ func (n *Node) planInline(req *driverkit.InlineRequest, p volume.Parameters) (*u
 		u.Inline.Pod = req.Pod.Namespace + "/" + req.Pod.Name
 	}
 	return u, nil
+}
+
+// inlineSpace decides on the size of an inline volume, in bytes, and on the kind of its pool, within the limits of the administrator.
+func (n *Node) inlineSpace(form volume.Form, p volume.Parameters) (size int64, kind string, err error) {
+	largest := n.cfg.MaxSize
+	if n.cfg.MaxInlineSize > 0 {
+		largest = min(largest, n.cfg.MaxInlineSize)
+	}
+	if size = p.Size; size == 0 {
+		size = min(volume.DefaultInlineSize, largest)
+	}
+	if size, err = form.Size(driverkit.Range{Required: size}, largest); err != nil {
+		return 0, "", err
+	}
+	kind = p.Pool
+	if pools := n.cfg.InlinePools; len(pools) > 0 {
+		if kind = cmp.Or(kind, pools[0]); !slices.Contains(pools, kind) {
+			return 0, "", fmt.Errorf("volume_context: kind %q is not for inline volumes, which may have %q: %w", kind, pools, driverkit.ErrInvalid)
+		}
+	}
+	return size, kind, nil
 }
 
 // deleteInline deletes an inline volume that is not staged any more: device, contents, then the record.

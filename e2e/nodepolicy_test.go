@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -150,6 +151,17 @@ func (s *nodePolicyScene) volumeOn(name, node string) *corev1.PersistentVolume {
 	}
 }
 
+// refusedBy reports whether a request was refused with a text. Any other answer is returned as an error.
+func refusedBy(text string, err error) (bool, error) {
+	switch {
+	case err == nil:
+		return false, errors.New("the request was allowed")
+	case !strings.Contains(err.Error(), text):
+		return false, err
+	}
+	return true, nil
+}
+
 // wantRefused checks that the policy, and no lack of a right, refuses a request.
 func (s *nodePolicyScene) wantRefused(what, why string, err error) {
 	s.T.Helper()
@@ -175,7 +187,7 @@ func TestRootOnOneNode(t *testing.T) {
 	dry := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
 	s.Wait("the rights, and the policy to be in force", func(ctx context.Context) (bool, error) {
 		_, err := volumes.Create(ctx, s.volumeOn("probe", there), dry)
-		return err != nil && strings.Contains(err.Error(), "'"+s.Namespace+"'"), err
+		return refusedBy("'"+s.Namespace+"'", err)
 	})
 	const otherNode = "whose node affinity is to its own node"
 
@@ -246,8 +258,7 @@ func TestNodeAccountOnClaims(t *testing.T) {
 		return func(c *corev1.PersistentVolumeClaim) { c.Annotations[selectedNode] = node }
 	}
 	s.Wait("the rights, and the policy to be in force", func(ctx context.Context) (bool, error) {
-		err := update(ctx, selectNode(there))
-		return err != nil && strings.Contains(err.Error(), "'"+s.Namespace+"'"), err
+		return refusedBy("'"+s.Namespace+"'", update(ctx, selectNode(there)))
 	})
 	protect := func(c *corev1.PersistentVolumeClaim) {
 		c.Finalizers = append(c.Finalizers, "provisioner.storage.kubernetes.io/cloning-protection")
@@ -265,8 +276,10 @@ func TestNodeAccountOnClaims(t *testing.T) {
 	} {
 		var err error
 		s.Wait(name+" to be answered, and not by a conflict", func(ctx context.Context) (bool, error) {
-			err = update(ctx, tc.change)
-			return !apierrors.IsConflict(err), err
+			if err = update(ctx, tc.change); apierrors.IsConflict(err) {
+				return false, err
+			}
+			return true, nil
 		})
 		if tc.want == "" {
 			s.wantAllowed(name, err)
@@ -289,6 +302,6 @@ func TestTokenWithoutNode(t *testing.T) {
 	})
 	s.Wait("the policy to refuse it", func(ctx context.Context) (bool, error) {
 		_, err := s.withToken(token).CoreV1().PersistentVolumes().Create(ctx, s.volumeOn("new", s.nodes[0]), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		return err != nil && strings.Contains(err.Error(), "the token names no node"), err
+		return refusedBy("the token names no node", err)
 	})
 }

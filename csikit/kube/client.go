@@ -114,7 +114,8 @@ var encodings = sync.OnceValues(func() (runtime.ParameterCodec, runtime.Negotiat
 })
 
 // New returns a client for cfg. All kinds share one HTTP client and its connection, over which at most 64 requests are on
-// their way at once, and the others wait; nothing is sent yet.
+// their way at once, and the others wait; nothing is sent yet. client-go gives clients of an equal configuration the same transport: the first of them
+// that New makes limits its buffers, so that no other client may have sent anything by then.
 func New(cfg *rest.Config) (Client, error) { return NewConnection().Client(cfg) }
 
 // Client returns a client that shares the connection with the other clients of c. Their configurations must differ in nothing but Impersonate and

@@ -18,9 +18,15 @@ const inFlight = 64
 // faster than it is decoded fills for each kind at the start.
 const streamBuffer = 256 << 10
 
-// limitBuffers has streamBuffer be the limit of the transport that rt wraps, which has sent nothing yet.
+// limiting is held while a transport gets its limit: client-go gives clients of equal configurations the same one.
+var limiting sync.Mutex
+
+// limitBuffers has streamBuffer be the limit of the transport that rt wraps, which has sent nothing yet. The one of the whole process keeps its own: client-go
+// takes it where there is no TLS, and so no HTTP/2.
 func limitBuffers(rt http.RoundTripper) http.RoundTripper {
-	for inner := rt; ; {
+	limiting.Lock()
+	defer limiting.Unlock()
+	for inner := rt; inner != http.DefaultTransport; {
 		switch t := inner.(type) {
 		case *http.Transport:
 			if t.HTTP2 == nil {
@@ -33,6 +39,7 @@ func limitBuffers(rt http.RoundTripper) http.RoundTripper {
 			return rt
 		}
 	}
+	return rt
 }
 
 // Connection is what the clients of a process share that acts as many users, each by impersonation: one connection to the API server, over which at most

@@ -122,3 +122,23 @@ func TestManyRequestsShareOneConnection(t *testing.T) {
 		t.Errorf("%d connections for at most %d requests at once, want 1 for 65", now, most)
 	}
 }
+
+// Clients of an equal configuration have one transport, also where they are made at the same time, and the transport of the whole process is left as it is.
+func TestClientsMadeAtOnce(t *testing.T) {
+	t.Parallel()
+	before := http.DefaultTransport.(*http.Transport).HTTP2
+	var made sync.WaitGroup
+	for range 8 {
+		made.Go(func() {
+			for _, cfg := range []*rest.Config{{Host: "https://api.test", TLSClientConfig: rest.TLSClientConfig{ServerName: "at.once.test"}}, {Host: "http://api.test"}} {
+				if _, err := kube.New(cfg); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	made.Wait()
+	if after := http.DefaultTransport.(*http.Transport).HTTP2; after != before {
+		t.Errorf("http.DefaultTransport has %+v, had %+v", after, before)
+	}
+}

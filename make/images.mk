@@ -4,7 +4,7 @@ IMAGES := $(shell sed -n 's/^  \([^:]*\): {.*image: .*/\1/p' versions.yaml)
 field = $(shell sed -n 's|^  $(1): {.*$(2): \([^,}]*\).*|\1|p' versions.yaml)
 image_version = $(if $(filter command line environment,$(origin VERSION)),$(VERSION),$(call field,$(1),next))
 # Registry and path of the images' names.
-IMAGE_PREFIX ?= longshore
+IMAGE_PREFIX ?= ghcr.io/longshore-csi
 OWN_IMAGES = $(foreach m,$(IMAGES),$(IMAGE_PREFIX)/$(call field,$(m),image):$(call image_version,$(m)))
 ARCH ?= $(shell go env GOARCH)
 # Further options of docker build, such as --no-cache.

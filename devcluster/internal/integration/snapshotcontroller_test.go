@@ -72,7 +72,7 @@ spec: {holderIdentity: hidden, leaseDurationSeconds: 15, renewTime: "%s"}
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Setenv("DISTRIBUTED", tc.distributed)
-			t.Setenv("KUSTOMIZE_IMAGES", "longshore/snapshot-controller=example.com:5000/snapshot-controller:"+strings.ToLower(tc.name))
+			t.Setenv("KUSTOMIZE_IMAGES", "ghcr.io/longshore-csi/snapshot-controller=example.com:5000/snapshot-controller:"+strings.ToLower(tc.name))
 			if out, err := script(t, "../snapshot-controller/apply"); err != nil || out != "" {
 				t.Errorf("%s: %s%v", tc.reason, out, err)
 			}

@@ -24,7 +24,7 @@ func rights() []sidecartest.Right {
 		{Group: "storage.k8s.io", Resource: "csinodes", Verbs: "list, watch", Why: "node IDs"},
 		{Group: "coordination.k8s.io", Resource: "leases", Verbs: "create, get, update, watch", Why: "`--leader-election`; a Role in the namespace of the pod is enough"},
 		{Resource: "secrets", Verbs: "get", Why: "optional: drivers with `controllerPublishSecretRef`; a Role in the namespace of the secrets is enough"},
-		{Resource: "events", Verbs: "create", Why: "optional: events on VolumeAttachments (namespace `default`) and claims"},
+		{Resource: "events", Verbs: "create, patch", Why: "optional: events on VolumeAttachments (namespace `default`) and claims"},
 		{Resource: "nodes", Verbs: "get", Why: "optional: nodes whose driver is published by annotation only"},
 	}
 }

@@ -21,11 +21,13 @@ func TestRightsAreExactlyThoseUsed(t *testing.T) {
 	if len(rules) != len(rights.Components()) {
 		t.Fatalf("rules %v", rules)
 	}
+	counted := newStory(t).failAll()
 	// In one order each time: SecondPair waits for all lists, of which Killed has one.
 	all := uses()
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		t.Run(name, func(t *testing.T) { all[name](newStory(t)) })
 	}
+	counted()
 	var unused []string
 	err = testbed.Poll(t.Context(), func(context.Context) (bool, error) { // the log may lag behind
 		calls, err := rights.Asked(d)

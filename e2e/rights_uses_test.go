@@ -126,13 +126,16 @@ func (s *story) strayAttachments() {
 		"volume": {NodeName: s.node, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: new("no-such-volume")}},
 	} {
 		spec.Attacher = s.Driver
-		s.strayAttachment(&storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: s.Namespace + "-" + name}, Spec: spec})
+		a := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: s.Namespace + "-" + name}, Spec: spec}
+		s.failAttachment(a)
+		s.deleteAttachment(a)
 	}
 	s.deleteClaim()
 	s.WaitNothingLeft()
 }
 
-func (s *story) strayAttachment(a *storagev1.VolumeAttachment) {
+// failAttachment asks for a volume on a node, and waits until that has failed.
+func (s *story) failAttachment(a *storagev1.VolumeAttachment) {
 	client := s.Client.StorageV1().VolumeAttachments()
 	s.Retry("create attachment "+a.Name, func(ctx context.Context) error {
 		_, err := client.Create(ctx, a, metav1.CreateOptions{})
@@ -142,8 +145,11 @@ func (s *story) strayAttachment(a *storagev1.VolumeAttachment) {
 		got, err := client.Get(ctx, a.Name, metav1.GetOptions{})
 		return err == nil && got.Status.AttachError != nil, err
 	})
+}
+
+func (s *story) deleteAttachment(a *storagev1.VolumeAttachment) {
 	s.Retry("delete attachment "+a.Name, func(ctx context.Context) error {
-		return testbed.IgnoreNotFound(client.Delete(ctx, a.Name, metav1.DeleteOptions{}))
+		return testbed.IgnoreNotFound(s.Client.StorageV1().VolumeAttachments().Delete(ctx, a.Name, metav1.DeleteOptions{}))
 	})
 }
 

@@ -24,7 +24,7 @@ func rights() []sidecartest.Right {
 		{Resource: "persistentvolumeclaims/status", Verbs: "patch", Why: "optional: `healthStatus`, of Kubernetes 1.37 with the feature gate CSIVolumeHealth"},
 		{Resource: "pods", Verbs: "list, watch", Why: "optional: events on pods, and `--enable-node-watcher`"},
 		{Resource: "nodes", Verbs: "list, watch", Why: "optional: `--enable-node-watcher`"},
-		{Resource: "events", Verbs: "create, list", Why: "optional: events; they are listed once at the start, so that a restart does not repeat them"},
+		{Resource: "events", Verbs: "create, list, patch", Why: "optional: events; they are listed once at the start, so that a restart does not repeat them"},
 		{Group: "coordination.k8s.io", Resource: "leases", Verbs: "create, get, update, watch", Why: "`--leader-election`; a Role in the namespace of the pod is enough"},
 	}
 }
@@ -65,6 +65,10 @@ func TestRights(t *testing.T) {
 		if got := b.claim("data").Status.HealthStatus; got == nil || b.events("VolumeConditionAbnormal") != 2 || b.events("NodeFailed") != 1 {
 			t.Errorf("status %v, %d events on claim and pod, %d about the node; want one, 2, 1", got, b.events("VolumeConditionAbnormal"), b.events("NodeFailed"))
 		}
+		b.driver.SetHealth("vol-data")
+		pass(10 * time.Minute)
+		b.driver.SetHealth("vol-data", problem(csi.VolumeHealthErrorType_DEGRADED, "PathLost")) // the same event again
+		pass(10 * time.Minute)
 		first()
 		second()
 		used.Compare(t, rights())

@@ -31,7 +31,7 @@ func rights() []sidecartest.Right {
 		{Group: "storage.k8s.io", Resource: "volumeattachments", Verbs: "list, watch", Why: "optional: drivers that expand volumes only while they are not in use"},
 		{Resource: "pods", Verbs: "list, watch", Why: "optional: the same"},
 		{Resource: "secrets", Verbs: "get", Why: "optional: drivers with `controllerExpandSecretRef`; a Role in the namespace of the secrets is enough"},
-		{Resource: "events", Verbs: "create", Why: "optional: events on claims"},
+		{Resource: "events", Verbs: "create, patch", Why: "optional: events on claims"},
 	}
 }
 

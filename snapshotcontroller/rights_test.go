@@ -31,7 +31,7 @@ func rights() []sidecartest.Right {
 	return []sidecartest.Right{
 		{Resource: "persistentvolumes", Verbs: "list, watch", Why: "the volume of a claim"},
 		{Resource: "persistentvolumeclaims", Verbs: "list, patch, watch", Why: "what a snapshot is taken of, and its finalizer"},
-		{Resource: "events", Verbs: "create", Why: "events on snapshots"},
+		{Resource: "events", Verbs: "create, patch", Why: "events on snapshots"},
 		{Group: s, Resource: "volumesnapshotclasses", Verbs: "list, watch", Why: "driver, deletion policy and secret of new snapshots"},
 		{Group: s, Resource: "volumesnapshots", Verbs: "create, delete, get, list, patch, watch", Why: "snapshots; `create` and `delete` for members of groups"},
 		{Group: s, Resource: "volumesnapshots/status", Verbs: "patch", Why: "what the driver reports"},
@@ -102,6 +102,12 @@ func TestRights(t *testing.T) {
 			<-time.After(time.Second)
 			w.play()
 		}
+		absent := "absent"
+		w.must(w.cluster.Apply(&snapshotv1.VolumeSnapshot{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "of-absent"},
+			Spec:       snapshotv1.VolumeSnapshotSpec{VolumeSnapshotClassName: w.class(), Source: snapshotv1.VolumeSnapshotSource{PersistentVolumeClaimName: &absent}},
+		}))
+		<-time.After(20 * time.Minute) // that its claim is missing is counted in the event
 		first()
 		second()
 		used.Compare(t, rights())

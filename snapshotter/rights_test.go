@@ -32,7 +32,7 @@ func rights() []sidecartest.Right {
 		{Group: groups, Resource: "volumegroupsnapshotcontents/status", Verbs: "patch", Why: "optional: the same"},
 		{Group: groups, Resource: "volumegroupsnapshotclasses", Verbs: "list, watch", Why: "optional: the same"},
 		{Resource: "secrets", Verbs: "get", Why: "optional: classes that name secrets; a Role in the namespace of the secrets is enough"},
-		{Resource: "events", Verbs: "create", Why: "optional: events on contents"},
+		{Resource: "events", Verbs: "create, patch", Why: "optional: events on contents"},
 	}
 }
 
@@ -116,11 +116,11 @@ func (b *bed) taken() string {
 func TestRights(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed(t)
-		b.driver.Inject(csitest.Fault{Method: "CreateSnapshot", Code: 13, Times: 1}) // for the sake of an event
+		b.driver.Inject(csitest.Fault{Method: "CreateSnapshot", Code: 13, Times: 20}) // for the sake of an event, and of its repetition
 		used := sidecartest.Record(b.cluster)
 		first := b.launch("host-1")
 		b.take()
-		pass(time.Minute)
+		pass(20 * time.Minute)
 		second := b.launch("host-2") // it waits for the Lease
 		pass(time.Minute)
 		if got, want := b.taken(), "group-groupsnapshot-g1 snap-snapshot-u1 snap-snapshot-u2"; got != want {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -15,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/kube"
@@ -36,8 +38,7 @@ const (
 	writeTimeout = 10 * time.Second
 	writeRetries = 3
 	retryPause   = time.Second
-	maxMemory    = 4096 // events that are remembered to recognise repetitions
-	// refusedPause is the time until an event that RBAC has refused is written again: the role may have been fixed.
+	// refusedPause is the time until a write that RBAC has refused is tried again: the role may have been fixed.
 	refusedPause = 5 * time.Minute
 )
 
@@ -75,7 +76,7 @@ type Config struct {
 	Burst int
 	// QueueSize is how many events may wait. Default DefaultQueueSize.
 	QueueSize int
-	// Repeat is the interval at which the same event is written again. Default DefaultRepeat.
+	// Repeat is the interval at which the same event is written as a new object where the component may not patch events. Default DefaultRepeat.
 	Repeat time.Duration
 	// Drain is how long queued events are still written at the end. Default DefaultDrain.
 	Drain time.Duration
@@ -93,11 +94,14 @@ type Async struct {
 	wake    chan struct{}
 	counter prometheus.Counter
 
+	serial atomic.Uint64 // of the last Event object, in its name
+
 	mu      sync.Mutex
-	queue   []*corev1.Event
-	memory  map[identity]*memory
+	queue   []*write
+	objects map[objectKey]*about
+	entries int       // in objects
+	noPatch time.Time // until then, events are not patched: it was refused
 	dropped uint64
-	serial  uint64
 }
 
 var _ Recorder = (*Async)(nil)
@@ -112,13 +116,13 @@ func NewRecorder(cfg Config) (*Async, error) {
 		cfg:     cfg,
 		limiter: rate.NewLimiter(rate.Limit(cfg.QPS), cfg.Burst),
 		wake:    make(chan struct{}, 1),
-		memory:  map[identity]*memory{},
-		serial:  uint64(time.Now().UnixNano()), //nolint:gosec // a start value, any will do
+		objects: map[objectKey]*about{},
 		counter: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "csi_sidecar_events_dropped_total",
 			Help: "Events that were not written because the queue was full or the API server refused them.",
 		}),
 	}
+	a.serial.Store(uint64(time.Now().UnixNano())) //nolint:gosec // a start value, any will do
 	if cfg.Registerer != nil {
 		if err := cfg.Registerer.Register(a.counter); err != nil {
 			return nil, fmt.Errorf("register the counter of event recorder %q: %w", cfg.Component, err)
@@ -180,32 +184,37 @@ func (a *Async) Dropped() uint64 {
 	return a.dropped
 }
 
-// record queues an event unless it is a repetition.
+// record queues an event unless it is one that users see already.
 func (a *Async) record(obj runtime.Object, eventType, reason, message string) {
 	ref, ok := reference(kinds(), obj)
 	if !ok {
 		return // no user could look at the object
 	}
 	message = cut(message)
-	now := time.Now()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	m := a.rememberLocked(identify(ref, eventType, reason, message), now)
-	if m == nil {
+	w := a.observeLocked(ref, seriesKey{eventType, reason}, message, time.Now())
+	if w == nil {
 		return
 	}
-	a.serial++
-	a.queue = append(a.queue, build(a.cfg, ref, eventType, reason, message, *m, now, a.serial))
+	w.waiting++
+	a.queue = append(a.queue, w)
 	if len(a.queue) > a.cfg.QueueSize {
-		a.dropLocked(a.takeLocked(corev1.EventTypeNormal))
+		dropped := a.takeLocked(corev1.EventTypeNormal)
+		dropped.waiting--
+		a.dropLocked(dropped)
 	}
 	a.signal()
 }
 
-// dropLocked counts an event that was lost. Its repetition is written.
-func (a *Async) dropLocked(event *corev1.Event) {
+// dropLocked counts an event that was lost. What is recorded next is written.
+func (a *Async) dropLocked(w *write) {
+	if w.name != "" {
+		w.latest = nil
+		return // users see the event, with an older count
+	}
 	a.countLocked()
-	delete(a.memory, identify(event.InvolvedObject, event.Type, event.Reason, event.Message))
+	a.removeLocked(w.entry)
 }
 
 func (a *Async) countLocked() {
@@ -220,7 +229,7 @@ func (a *Async) signal() {
 	}
 }
 
-func (a *Async) pop() *corev1.Event {
+func (a *Async) pop() *write {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.popLocked()
@@ -228,7 +237,7 @@ func (a *Async) pop() *corev1.Event {
 
 // popLocked returns the next event: the oldest, or in a queue that is longer than the budget
 // allows to write at once, the oldest Warning.
-func (a *Async) popLocked() *corev1.Event {
+func (a *Async) popLocked() *write {
 	if len(a.queue) > a.cfg.Burst {
 		return a.takeLocked(corev1.EventTypeWarning)
 	}
@@ -236,14 +245,14 @@ func (a *Async) popLocked() *corev1.Event {
 }
 
 // takeLocked removes and returns the oldest event of the type, or the oldest of all if there is none.
-func (a *Async) takeLocked(eventType string) *corev1.Event {
+func (a *Async) takeLocked(eventType string) *write {
 	if len(a.queue) == 0 {
 		return nil
 	}
-	i := max(0, slices.IndexFunc(a.queue, func(e *corev1.Event) bool { return e.Type == eventType }))
-	event := a.queue[i]
+	i := max(0, slices.IndexFunc(a.queue, func(w *write) bool { return w.key.eventType == eventType }))
+	w := a.queue[i]
 	a.queue = slices.Delete(a.queue, i, i+1)
-	return event
+	return w
 }
 
 // Run writes events until ctx is done, then the queued ones, for at most Config.Drain. Its context
@@ -252,8 +261,8 @@ func (a *Async) Run(ctx context.Context) error {
 	rest, cancel := outlive(ctx, a.cfg.Drain)
 	defer cancel()
 	for ctx.Err() == nil {
-		event := a.pop()
-		if event == nil {
+		w := a.pop()
+		if w == nil {
 			select {
 			case <-a.wake:
 			case <-ctx.Done():
@@ -261,10 +270,10 @@ func (a *Async) Run(ctx context.Context) error {
 			continue
 		}
 		if !sleep(ctx, a.limiter.Reserve().Delay()) {
-			a.putBack(event)
+			a.putBack(w)
 			break
 		}
-		a.write(ctx, rest, event)
+		a.write(ctx, rest, w)
 	}
 	a.drain(rest)
 	return nil
@@ -281,61 +290,103 @@ func outlive(ctx context.Context, grace time.Duration) (context.Context, context
 }
 
 // putBack returns an event to the front of the queue.
-func (a *Async) putBack(event *corev1.Event) {
+func (a *Async) putBack(w *write) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.queue = append([]*corev1.Event{event}, a.queue...)
+	a.queue = append([]*write{w}, a.queue...)
 }
 
 // drain writes the rest of the queue, without regard to the budget.
 func (a *Async) drain(ctx context.Context) {
-	for event := a.pop(); event != nil; event = a.pop() {
+	for w := a.pop(); w != nil; w = a.pop() {
 		if ctx.Err() != nil {
-			a.lost(ctx, event, ctx.Err())
+			a.lost(ctx, w, ctx.Err())
 			continue
 		}
-		a.write(ctx, ctx, event)
+		a.write(ctx, ctx, w)
 	}
 }
 
 // write sends an event, with some retries until ctx is done if the server is not well. An attempt in
 // progress then goes on until rest is done.
-func (a *Async) write(ctx, rest context.Context, event *corev1.Event) {
+func (a *Async) write(ctx, rest context.Context, w *write) {
+	defer func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		w.waiting--
+	}()
 	for attempt := 1; ; attempt++ {
 		call, cancel := context.WithTimeout(rest, writeTimeout)
-		_, err := a.cfg.Client.Events(event.Namespace).Create(call, event, metav1.CreateOptions{})
+		err := a.send(call, w)
 		cancel()
-		if err == nil || apierrors.IsAlreadyExists(err) {
+		if err == nil {
 			return
 		}
 		if attempt == writeRetries || hopeless(err) || !sleep(ctx, retryPause) {
-			a.lost(ctx, event, err)
+			a.lost(ctx, w, err)
 			return
 		}
 	}
 }
 
+// send changes the Event object of w, or creates it.
+func (a *Async) send(ctx context.Context, w *write) error {
+	done, err := a.patch(ctx, w)
+	if done {
+		return err
+	}
+	if w.event == nil {
+		a.mu.Lock()
+		w.event = a.build(w)
+		a.mu.Unlock()
+	}
+	_, err = a.cfg.Client.Events(w.event.Namespace).Create(ctx, w.event, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	w.name, w.created = w.event.Name, time.Now()
+	return nil
+}
+
+// patch changes the Event object of w. It is not done if there is none, or no right to.
+func (a *Async) patch(ctx context.Context, w *write) (done bool, err error) {
+	a.mu.Lock()
+	namespace, name, allowed := w.namespace(), w.name, !time.Now().Before(a.noPatch)
+	change, err := w.change()
+	a.mu.Unlock()
+	if name == "" || !allowed || err != nil {
+		return err != nil, err
+	}
+	_, err = a.cfg.Client.Events(namespace).Patch(ctx, name, types.MergePatchType, change, metav1.PatchOptions{})
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case apierrors.IsNotFound(err): // the API server forgets events
+		return false, nil
+	case refused(err):
+		a.noPatch = time.Now().Add(refusedPause)
+		return !w.news && time.Since(w.created) < a.cfg.Repeat, nil
+	}
+	return true, err
+}
+
 // lost counts an event that could not be written.
-func (a *Async) lost(ctx context.Context, event *corev1.Event, err error) {
-	klog.FromContext(ctx).V(2).Info("Event was not written", logging.KeyReason, event.Reason,
-		logging.KeyObject, klog.KRef(event.InvolvedObject.Namespace, event.InvolvedObject.Name), "err", err)
+func (a *Async) lost(ctx context.Context, w *write, err error) {
+	klog.FromContext(ctx).V(2).Info("Event was not written", logging.KeyReason, w.key.reason,
+		logging.KeyObject, klog.KRef(w.of.namespace, w.of.name), "err", err)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {
 	case refused(err):
 		a.countLocked()
-		a.postponeLocked(event)
+		w.notBefore = time.Now().Add(min(refusedPause, a.cfg.Repeat))
 	case hopeless(err):
 		a.countLocked() // it stays remembered: the next attempt would end the same
+		w.notBefore = time.Now().Add(a.cfg.Repeat)
 	default:
-		a.dropLocked(event)
-	}
-}
-
-// postponeLocked lets the repetition of an event be written after refusedPause, instead of Config.Repeat.
-func (a *Async) postponeLocked(event *corev1.Event) {
-	if m, ok := a.memory[identify(event.InvolvedObject, event.Type, event.Reason, event.Message)]; ok {
-		m.last = time.Now().Add(min(refusedPause, a.cfg.Repeat) - a.cfg.Repeat)
+		a.dropLocked(w)
 	}
 }
 

@@ -42,6 +42,7 @@ func (l *loop) failed(ctx context.Context, r record, step verdict, err error) (a
 	reason, message := l.describe(r, step, last, err)
 	same := r.status.failed && (r.status.err == message || before.failures > 0 && fromDriver && before.code == last.code)
 	if same {
+		l.cfg.Events.Warning(l.reference(r), reason, r.status.err) // it is still so
 		return true, nil
 	}
 	l.cfg.Events.Warning(l.reference(r), reason, message)

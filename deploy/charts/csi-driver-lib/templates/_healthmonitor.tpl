@@ -41,7 +41,7 @@
 - {apiGroups: [""], resources: [persistentvolumeclaims/status], verbs: [patch]}
 - {apiGroups: [""], resources: [pods], verbs: [list, watch]}
 - {apiGroups: [""], resources: [nodes], verbs: [list, watch]}
-- {apiGroups: [""], resources: [events], verbs: [create, list]}
+- {apiGroups: [""], resources: [events], verbs: [create, list, patch]}
 ` -}}
 {{- include "csi-driver-lib.clusterrole" (list . "health-monitor" $rules) }}
 ---

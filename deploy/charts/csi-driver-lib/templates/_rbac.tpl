@@ -59,7 +59,7 @@ subjects:
 {{- $rules := printf `
 - {apiGroups: [""], resources: [persistentvolumes], verbs: [get, list, watch, create, patch, delete]}
 - {apiGroups: [""], resources: [persistentvolumeclaims], verbs: [get, list, watch, update]}
-- {apiGroups: [""], resources: [events], verbs: [create, list]}
+- {apiGroups: [""], resources: [events], verbs: [create, list, patch]}
 - {apiGroups: [""], resources: [nodes], verbs: [%s]}
 - {apiGroups: [storage.k8s.io], resources: [%s], verbs: [list, watch]}
 - {apiGroups: [storage.k8s.io], resources: [csidrivers, volumeattributesclasses], verbs: [get]}
@@ -74,7 +74,7 @@ subjects:
 {{- define "csi-driver-lib.rbac-attacher" -}}
 {{- $rules := `
 - {apiGroups: [""], resources: [persistentvolumes], verbs: [get, list, watch, patch]}
-- {apiGroups: [""], resources: [events], verbs: [create]}
+- {apiGroups: [""], resources: [events], verbs: [create, patch]}
 - {apiGroups: [""], resources: [nodes], verbs: [get]}
 - {apiGroups: [storage.k8s.io], resources: [csinodes], verbs: [list, watch]}
 - {apiGroups: [storage.k8s.io], resources: [volumeattachments], verbs: [list, watch, patch]}
@@ -88,7 +88,7 @@ subjects:
 - {apiGroups: [""], resources: [persistentvolumes], verbs: [list, watch, patch]}
 - {apiGroups: [""], resources: [persistentvolumeclaims], verbs: [list, watch]}
 - {apiGroups: [""], resources: [persistentvolumeclaims/status], verbs: [patch]}
-- {apiGroups: [""], resources: [events], verbs: [create]}
+- {apiGroups: [""], resources: [events], verbs: [create, patch]}
 - {apiGroups: [""], resources: [pods], verbs: [list, watch]}
 - {apiGroups: [storage.k8s.io], resources: [volumeattachments, volumeattributesclasses], verbs: [list, watch]}
 ` -}}
@@ -103,7 +103,7 @@ subjects:
 - {apiGroups: [groupsnapshot.storage.k8s.io], resources: [volumegroupsnapshotcontents], verbs: [list, watch, patch]}
 - {apiGroups: [groupsnapshot.storage.k8s.io], resources: [volumegroupsnapshotcontents/status], verbs: [patch]}
 - {apiGroups: [groupsnapshot.storage.k8s.io], resources: [volumegroupsnapshotclasses], verbs: [list, watch]}
-- {apiGroups: [""], resources: [events], verbs: [create]}
+- {apiGroups: [""], resources: [events], verbs: [create, patch]}
 ` -}}
 {{- include "csi-driver-lib.clusterrole" (list . "snapshotter" $rules) -}}
 {{- end -}}

@@ -3,9 +3,9 @@ MODULES := csikit csikittest topology driverkit driverkit/drivertest provisioner
 # Modules outside of go.work, which are never tagged: the tools, so that the linters do not decide about the versions of what we ship; and those that
 # pin another Kubernetes than the components'. OUTSIDE_CODE are those with Go code.
 UPSTREAM := $(patsubst %/go.mod,%,$(wildcard e2e/upstream/*/go.mod))
-# Pins of other releases of Kubernetes, whose modules take minutes to download: only the nightly tier verifies them.
-OTHER := $(patsubst %/go.mod,%,$(wildcard devcluster/controlplane/v*/go.mod))
-OUTSIDE := tools devcluster/controlplane $(OTHER) e2e/k8s $(UPSTREAM)
+# Pins of older releases of Kubernetes, whose modules take minutes to download: only the nightly tier verifies them.
+OLDER := $(patsubst %/go.mod,%,$(wildcard devcluster/controlplane/v*/go.mod))
+OUTSIDE := tools devcluster/controlplane $(OLDER) e2e/k8s $(UPSTREAM)
 OUTSIDE_CODE := tools e2e/k8s
 TESTED := $(MODULES) tools
 # What tests of a module read besides the modules that it requires.
@@ -59,7 +59,7 @@ $(OUTSIDE_CODE:%=vet/%): vet/%:
 
 # Each module stands alone: it builds and its tests compile without the workspace, its go.mod is tidy, its files are formatted.
 .PHONY: verify $(MODULES:%=verify/%) $(OUTSIDE:%=verify/%)
-verify: $(MODULES:%=verify/%) $(addprefix verify/,$(filter-out $(if $(LONGSHORE_EXHAUSTIVE),,$(OTHER)),$(OUTSIDE))) verify-versions ## Check that every module builds and is tidy without the others, and versions.yaml
+verify: $(MODULES:%=verify/%) $(addprefix verify/,$(filter-out $(if $(LONGSHORE_EXHAUSTIVE),,$(OLDER)),$(OUTSIDE))) verify-versions ## Check that every module builds and is tidy without the others, and versions.yaml
 $(MODULES:%=verify/%): verify/%:
 	@test -z "$$(gofmt -l $*)" || { echo "not formatted: $$(gofmt -l $*)"; exit 1; }
 	cd $* && GOWORK=off go mod tidy -diff && GOWORK=off go vet ./...

@@ -13,7 +13,7 @@ import (
 // TestKubetestIsLikeTheServer runs against kube-apiserver what csikittest/kubetest passes: the tests of the controllers rest on the fake. It
 // has a server of its own, because controllers would change objects between two requests of a test.
 func TestKubetestIsLikeTheServer(t *testing.T) {
-	c := ownServer(t)
+	c := ownServer(t, "")
 	config := configOf(t, c.dir.Kubeconfig())
 	space := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "conformance"}}
 	if _, err := clientOf(t, config).CoreV1().Namespaces().Create(t.Context(), space, metav1.CreateOptions{}); err != nil {

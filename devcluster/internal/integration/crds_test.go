@@ -35,7 +35,7 @@ type crdServer struct {
 
 func newCRDServer(t *testing.T) *crdServer {
 	t.Helper()
-	c := ownServer(t)
+	c := ownServer(t, "")
 	config := configOf(t, c.dir.Kubeconfig())
 	config.WarningHandler = rest.NoWarnings{} // of v1beta1
 	client, err := dynamic.NewForConfig(config)

@@ -123,7 +123,7 @@ func (r registrarOf) grant(admin string) string {
 // TestClusterDriverRegistrar runs two instances, without leader election and with the documented rights, against kube-apiserver: others edit fields, take them over
 // and delete the object, and the driver is upgraded to one that answers otherwise.
 func TestClusterDriverRegistrar(t *testing.T) {
-	c := ownServer(t)
+	c := ownServer(t, "VolumeLimitScaling=false")
 	r := registrarOf{T: t, client: clientOf(t, configOf(t, c.dir.Kubeconfig()))}
 	socket := filepath.Join(t.TempDir(), "s")
 	stopDriver := csitest.New(csitest.Options{}).ServeAt(t, socket)
@@ -141,7 +141,7 @@ func TestClusterDriverRegistrar(t *testing.T) {
 	if spec := r.object().Spec; !*spec.AttachRequired || !*spec.PodInfoOnMount {
 		t.Errorf("the object is %+v", spec)
 	}
-	r.hasEvent("CSIDriverFieldNotStored", "spec.preventPodSchedulingIfMissing") // the gate is off in this version
+	r.hasEvent("CSIDriverFieldNotStored", "spec.preventPodSchedulingIfMissing") // which the gate drops
 
 	r.edit("kubectl-edit", types.MergePatchType, `{"spec":{"podInfoOnMount":false}}`, nil)
 	r.eventually("restore the field", func() bool { return *r.object().Spec.PodInfoOnMount })

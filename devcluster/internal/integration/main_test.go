@@ -46,6 +46,8 @@ type controlPlane struct {
 	boot  *bootstrap.Cluster
 	procs *proc.Manager
 	bin   build.Binaries
+	// gates are feature gates, as Name=true,Other=false; "" are the defaults.
+	gates string
 }
 
 // server is the control plane of all tests. Each test uses objects of its own.
@@ -105,6 +107,7 @@ func (c *controlPlane) startServer(ctx context.Context) error {
 	if c.plane, err = plane.New(c.dir, c.bin); err != nil {
 		return err
 	}
+	c.plane.SetFeatureGates(c.gates)
 	if err := c.plane.Audit(auditedReader); err != nil {
 		return err
 	}
@@ -116,10 +119,11 @@ func (c *controlPlane) startServer(ctx context.Context) error {
 	return nil
 }
 
-// ownServer starts an API server without controllers that ends with the test.
-func ownServer(t *testing.T) *controlPlane {
+// ownServer starts an API server without controllers, with feature gates, that ends with the test.
+func ownServer(t *testing.T, gates string) *controlPlane {
 	t.Helper()
 	c := newControlPlane(filepath.Join(t.TempDir(), "c"))
+	c.gates = gates
 	t.Cleanup(c.stop)
 	if err := c.startServer(t.Context()); err != nil {
 		t.Fatal(err)

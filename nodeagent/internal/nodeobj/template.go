@@ -25,7 +25,7 @@ const (
 	ManagedAnnotation = "volumes.kubernetes.io/controller-managed-attach-detach"
 	// KubeletVersion is reported as the version of the kubelet, by which others judge what the
 	// node can do.
-	KubeletVersion = "v1.36.3+longshore"
+	KubeletVersion = "v1.37.2+longshore"
 )
 
 // Template is what the agent says about its node.

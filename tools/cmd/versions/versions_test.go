@@ -101,7 +101,7 @@ func TestOutsideTheWorkspace(t *testing.T) {
 
 // TestMakeKnowsWhatIsOutside: make checks the modules outside of the workspace, too.
 func TestMakeKnowsWhatIsOutside(t *testing.T) {
-	want := "\nOUTSIDE := " + apart + " " + strings.Join(outside(), " $(OTHER) ") + " $(UPSTREAM)\n"
+	want := "\nOUTSIDE := " + apart + " " + strings.Join(outside(), " $(OLDER) ") + " $(UPSTREAM)\n"
 	text, err := os.ReadFile("../../../make/modules.mk")
 	if err != nil || !strings.Contains(string(text), want) {
 		t.Errorf("make/modules.mk: %v; want the line %q", err, want)

@@ -3,9 +3,12 @@ package release
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
@@ -35,7 +38,7 @@ func (c *Controller) reconcile(ctx context.Context, name string) (reconcile.Resu
 	case volumeRelease:
 		return reconcile.Result{}, c.release(ctx, state.pv)
 	case volumeWait:
-		return c.waitDetached(state.pv, state.attachments), nil
+		return c.waitDetached(state.pv), nil
 	case volumeRefuse:
 		c.cfg.Events.Warning(state.pv, ReasonDeleteFailed, plan.why)
 	case volumeDelete:
@@ -68,7 +71,7 @@ func (c *Controller) volumeState(name string) volumeState {
 
 // waitDetached waits for the last VolumeAttachment to go, which the watch will report. An
 // event is recorded only when it takes long: a short wait is the normal course of things.
-func (c *Controller) waitDetached(pv *corev1.PersistentVolume, attachments int) reconcile.Result {
+func (c *Controller) waitDetached(pv *corev1.PersistentVolume) reconcile.Result {
 	now := time.Now()
 	_, known := c.records.Change(pv.UID, func(r *record) {
 		if r.attached.IsZero() {
@@ -78,8 +81,22 @@ func (c *Controller) waitDetached(pv *corev1.PersistentVolume, attachments int) 
 	if waited := now.Sub(known.attached); waited < detachGrace {
 		return reconcile.Result{After: detachGrace - waited}
 	}
-	c.cfg.Events.Normal(pv, reasonDelete, fmt.Sprintf("Waiting for detach before the volume is deleted: VolumeAttachments left: %d", attachments))
+	c.cfg.Events.Normal(pv, reasonDelete, "Waiting for detach before the volume is deleted: "+attachedTo(c.cfg.View.AttachmentsOf(pv.Name)))
 	return reconcile.Result{}
+}
+
+// attachedTo says which VolumeAttachments are left, and on which nodes: five of them.
+func attachedTo(attachments []*storagev1.VolumeAttachment) string {
+	const most = 5
+	left := make([]string, len(attachments))
+	for i, va := range attachments {
+		left[i] = fmt.Sprintf("VolumeAttachment %s on node %q", va.Name, va.Spec.NodeName)
+	}
+	slices.Sort(left)
+	if more := len(left) - most; more > 0 {
+		left = append(left[:most], fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(left, ", ")
 }
 
 // deleteVolume deletes the volume, then its PersistentVolume.

@@ -250,7 +250,7 @@ func TestWaitForDetach(t *testing.T) {
 		if result, _ = r.reconcile(fixtures.Quiet(t), "pvc-uid-1"); result.After != 0 {
 			t.Errorf("another look after %v, want none: the end of the attachment is an event", result.After)
 		}
-		fixtures.Contains(t, "An event names the number of VolumeAttachments.", r.Events.Take(), "Normal VolumeDelete", "VolumeAttachments left: 2")
+		fixtures.Contains(t, "An event names the VolumeAttachments and their nodes.", r.Events.Take(), "Normal VolumeDelete", `VolumeAttachment csi-node-1 on node "node-1", VolumeAttachment csi-node-2 on node "node-2"`)
 
 		for _, name := range []string{"csi-node-1", "csi-node-2"} {
 			if calls := r.Calls(); calls != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/longshore-csi/longshore/csikit/snapshotapi"
@@ -239,10 +240,13 @@ func (w check) fits(source int64) error {
 		return volume.BlockedError{Err: err}
 	}
 	if asked < source {
-		return fmt.Errorf("the claim requests %d bytes, must request at least the %d bytes of its source", asked, source)
+		return fmt.Errorf("the claim requests %s, must request at least the %s of its source", size(asked), size(source))
 	}
 	return nil
 }
+
+// size writes a number of bytes as users do.
+func size(bytes int64) string { return resource.NewQuantity(bytes, resource.BinarySI).String() }
 
 // checkSnapshot looks at the snapshot that is to be restored, and at its content.
 func (w check) checkSnapshot(snapshot *snapshotv1.VolumeSnapshot, content *snapshotv1.VolumeSnapshotContent) error {

@@ -22,6 +22,8 @@ type Client struct {
 	info atomic.Pointer[Info]
 	// unreachable is why the last attempt to connect failed; nil once connected.
 	unreachable atomic.Pointer[error]
+	// late has an element after a call that has ended by its deadline.
+	late chan struct{}
 }
 
 // New checks cfg and returns a client. The connection is made by the first
@@ -31,7 +33,7 @@ func New(cfg Config) (*Client, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	c := &Client{cfg: cfg}
+	c := &Client{cfg: cfg, late: make(chan struct{}, 1)}
 	base := cfg.Conn
 	if base == nil {
 		conn, err := dial(c.cfg.Address, c.dialed)
@@ -40,7 +42,7 @@ func New(cfg Config) (*Client, error) {
 		}
 		c.conn, base = conn, conn
 	}
-	c.calls = newCaller(base, c.conn, interceptors(cfg))
+	c.calls = newCaller(base, c.conn, append([]grpc.UnaryClientInterceptor{c.noteLate}, interceptors(cfg)...))
 	return c, nil
 }
 

@@ -9,10 +9,13 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/component"
 	"github.com/longshore-csi/longshore/csikit/csiclient"
+	"github.com/longshore-csi/longshore/csikit/events"
 	"github.com/longshore-csi/longshore/csikit/kube"
 	"github.com/longshore-csi/longshore/csikit/logging"
 	"github.com/longshore-csi/longshore/csikit/metrics"
@@ -90,7 +93,7 @@ func (c *instance) begin(ctx context.Context, env component.Environment) (compon
 		NewController: func() component.Controller { return work.NewController() },
 		Able:          able,
 		Beside: func(ctx context.Context, now func() component.Controller) error {
-			return c.follow(ctx, info.Name, func() Controller { return now().(Controller) }) //nolint:forcetypeassert // NewController makes no others
+			return c.follow(ctx, info.Name, env.Events, func() Controller { return now().(Controller) }) //nolint:forcetypeassert // NewController makes no others
 		},
 	}, nil
 }
@@ -104,7 +107,7 @@ func (c *instance) check() error {
 }
 
 // follow has the controller notified when the driver comes back, or announces other capabilities.
-func (c *instance) follow(ctx context.Context, driver string, now func() Controller) error {
+func (c *instance) follow(ctx context.Context, driver string, recorder events.Recorder, now func() Controller) error {
 	changed := func(info *csiclient.Info) error {
 		if info.Name != driver {
 			return fmt.Errorf("CSI driver %q at %q is now %q: %w", driver, c.Options.CSI.Address, info.Name, ErrDriverChanged)
@@ -122,6 +125,10 @@ func (c *instance) follow(ctx context.Context, driver string, now func() Control
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return c.followDriver(ctx, changed) })
 	group.Go(func() error { return c.rereadWhileLacking(ctx, changed) })
+	group.Go(func() error {
+		c.followHung(ctx, driver, recorder, now)
+		return nil
+	})
 	return group.Wait()
 }
 
@@ -149,6 +156,28 @@ func (c *instance) followDriver(ctx context.Context, changed func(*csiclient.Inf
 		}
 	})
 	return errors.Join(failure, err)
+}
+
+// Reasons of events on the CSIDriver object.
+const (
+	reasonHung = "DriverNotResponding"
+	reasonBack = "DriverResponding"
+)
+
+// followHung reports a driver that accepts connections and does not answer, by an event on its CSIDriver object, and has everything tried again when it does.
+func (c *instance) followHung(ctx context.Context, driver string, recorder events.Recorder, now func() Controller) {
+	object := &corev1.ObjectReference{APIVersion: storagev1.SchemeGroupVersion.String(), Kind: "CSIDriver", Name: driver}
+	logger := klog.FromContext(ctx).WithValues(logging.KeyDriver, driver, logging.KeyAddress, c.Options.CSI.Address)
+	c.driver.WatchHung(ctx, func(err error) {
+		logger.Error(err, "The driver does not answer")
+		recorder.Warning(object, reasonHung, fmt.Sprintf(
+			"%s gets no answer from the driver: Probe was not answered within %v, nor was the call before it. It goes on as soon as Probe is answered; until then look at the log of the driver's container, and whether its storage system can be reached",
+			c.Name, c.Options.CSI.Timeout))
+	}, func() {
+		logger.Info("The driver answers again")
+		recorder.Normal(object, reasonBack, "The driver answers "+c.Name+" again")
+		now().DriverChanged(ctx)
+	})
 }
 
 // rereadWhileLacking reads the capabilities again while the driver announces too little.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
@@ -94,15 +95,25 @@ func (c *instance) synced(context.Context) error {
 // state is what /debug/state shows.
 func (c *instance) state() any {
 	s := state{Version: version.Get().String(), Leading: c.leading.Load(), key: c.StateKey}
+	if identity, since := c.health.Leader(); identity != "" {
+		s.Leader = &holder{identity, since}
+	}
 	if c.current.Load() != nil {
 		s.controller = c.now().State()
 	}
 	return s
 }
 
+// holder is who has the Lease, and since when.
+type holder struct {
+	Identity string    `json:"identity"`
+	Since    time.Time `json:"since"`
+}
+
 type state struct {
-	Version    string `json:"version"`
-	Leading    bool   `json:"leading"`
+	Version    string  `json:"version"`
+	Leading    bool    `json:"leading"`
+	Leader     *holder `json:"leader,omitempty"`
 	key        string
 	controller any
 }

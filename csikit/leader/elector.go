@@ -107,6 +107,7 @@ func (e *elector) observe(ctx context.Context, lease *coordinationv1.Lease) {
 			logging.KeyName, ptr.Deref(lease.Spec.PreferredHolder, ""))
 	}
 	e.lease, e.seen = lease, next
+	e.cfg.Health.see(next)
 }
 
 func (e *elector) create(ctx context.Context, now time.Time) error {

@@ -178,7 +178,7 @@ func TestHTTP(t *testing.T) {
 		},
 		"/healthz": {"ok"}, "/livez": {"ok"}, "/healthz/leader-election": {"ok"}, "/debug/pprof/": {"goroutine"},
 		"/readyz?verbose": {"[+]driver ok", "[+]informer-sync ok", "[+]publish ok"},
-		"/debug/state":    {"{\n  \"version\": \"", "\",\n  \"leading\": true,\n  \"things\": {\n    \"answer\": \"42\"\n  }\n}"},
+		"/debug/state":    {"{\n  \"version\": \"", "\",\n  \"leading\": true,\n  \"leader\": {\n    \"identity\": \"host-1\",\n    \"since\": \"20", "\"\n  },\n  \"things\": {\n    \"answer\": \"42\"\n  }\n}"},
 	} {
 		code, body := r.Get(path)
 		if code != http.StatusOK {
@@ -404,6 +404,7 @@ func TestElectedAgain(t *testing.T) {
 	r.Eventually("lead again", status("1"))
 	r.Eventually("run another controller", c.happened("run", 2))
 	r.Eventually("show it", serves(r, "/debug/state", http.StatusOK, `"leading": true`))
+	r.Eventually("show who leads", serves(r, "/debug/state", http.StatusOK, `"identity": "host-1"`))
 	r.Stop()
 	if got := c.count("new"); got != 1 {
 		t.Errorf("New was called %d times, want 1", got)

@@ -270,7 +270,7 @@ func TestDriverWakes(t *testing.T) {
 	})
 	r.Eventually("say what is waited for", func() bool {
 		_, body := r.Get("/debug/state")
-		return strings.Contains(body, `"error": "Internal: broken"`)
+		return strings.Contains(body, `"error": "Internal: broken"`) && strings.Contains(body, `"failures": `) && strings.Contains(body, `"next": "`)
 	})
 	stopDriver()
 	newDriver(csitest.Options{}).ServeAt(t, s)

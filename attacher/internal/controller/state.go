@@ -4,15 +4,19 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"github.com/longshore-csi/longshore/csikit/reconcile"
 )
 
 // State is what /debug/state shows.
 type State struct {
-	Driver   string      `json:"driver"`
-	Features Features    `json:"features"`
-	Running  []Operation `json:"running"`
-	Waiting  []Waiting   `json:"waiting"`
-	Resync   ResyncState `json:"resync"`
+	Driver   string   `json:"driver"`
+	Features Features `json:"features"`
+	// Queue has the VolumeAttachments whose last attempt failed, with the error and the time of the next attempt.
+	Queue   *reconcile.State `json:"queue,omitempty"`
+	Running []Operation      `json:"running"`
+	Waiting []Waiting        `json:"waiting"`
+	Resync  ResyncState      `json:"resync"`
 }
 
 // Operation is an attach or detach operation in progress.
@@ -33,13 +37,17 @@ type Waiting struct {
 
 // State returns a snapshot, which is a State.
 func (c *Controller) State() any {
-	return State{
+	s := State{
 		Driver:   c.cfg.Driver,
 		Features: c.features(),
 		Running:  c.running(),
 		Waiting:  c.waiting(),
 		Resync:   c.resync.state(),
 	}
+	if c.started.Load() {
+		s.Queue = new(c.vaQueue.State())
+	}
+	return s
 }
 
 // running returns the operations in progress, the oldest first.

@@ -13,21 +13,32 @@ import (
 
 // replaceFile writes data next to path and renames it over path. File and
 // directory are synced, in this order, so that the name never points to a
-// torn file.
+// torn file. Errors name the directory, and not the file beside it, whose name is another one each time: they end in events, where repetitions are counted.
 func replaceFile(path string, data []byte) error {
 	dir := filepath.Dir(path)
 	temp, err := os.CreateTemp(dir, tempPrefix+filepath.Base(path)+"-*")
 	if err != nil {
-		return err
+		return about(dir, err)
 	}
 	err = fillAndSync(temp, data)
 	if err == nil {
 		err = os.Rename(temp.Name(), path)
 	}
 	if err != nil {
-		return errors.Join(err, ignoreNotExist(os.Remove(temp.Name())))
+		return errors.Join(about(dir, err), about(dir, ignoreNotExist(os.Remove(temp.Name()))))
 	}
 	return SyncDir(dir)
+}
+
+// about has the error of an operation on a file name another path.
+func about(path string, err error) error {
+	if failed, ok := errors.AsType[*fs.PathError](err); ok {
+		return &fs.PathError{Op: failed.Op, Path: path, Err: failed.Err}
+	}
+	if failed, ok := errors.AsType[*os.LinkError](err); ok {
+		return &fs.PathError{Op: failed.Op, Path: path, Err: failed.Err}
+	}
+	return err
 }
 
 func fillAndSync(file *os.File, data []byte) error {

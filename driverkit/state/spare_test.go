@@ -74,8 +74,9 @@ func TestRecordsShrinkOnAFullDisk(t *testing.T) {
 				}
 			}
 			fill()
-			if err := records.Put("new", thing{}); !errors.Is(err, syscall.ENOSPC) {
-				t.Errorf("a new record on a full disk: %v", err)
+			first, second := records.Put("new", thing{}), records.Put("newer", thing{})
+			if !errors.Is(first, syscall.ENOSPC) || second == nil || first.Error() != second.Error() {
+				t.Errorf("new records on a full disk: %v, and then %v: want the same error, that it is full", first, second)
 			}
 			for round := range 3 {
 				for i := range 20 {

@@ -169,6 +169,9 @@ func (r *Records[T]) Put(id string, record T) error {
 		return nil
 	}
 	if err != nil {
+		if IsFull(err) {
+			return fmt.Errorf("write a record of a %s: %w", r.kind, err) // each attempt may have another ID
+		}
 		return fmt.Errorf("write %s record %q: %w", r.kind, id, err)
 	}
 	return nil

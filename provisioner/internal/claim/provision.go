@@ -24,6 +24,7 @@ const (
 	reasonProvisioning = "Provisioning"
 	reasonSucceeded    = "ProvisioningSucceeded"
 	reasonFailed       = "ProvisioningFailed"
+	reasonNoNode       = "TopologyOfNoNode"
 	reasonSettled      = "VolumeSettled"
 	reasonLeft         = "VolumeLeft"
 )

@@ -3,6 +3,7 @@ package claim
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -97,7 +98,20 @@ func (c *Controller) requirement(s claimState, accessible ...topology.Segment) (
 		return nil, fmt.Errorf("decide about the topology: %w", err)
 	}
 	c.placed(s.claim.UID)
+	c.warnOfNoNode(s)
 	return requirement, nil
+}
+
+// warnOfNoNode reports a class with topologies that no node has: the driver is asked for a volume in one of them all the same, as a node may follow.
+func (c *Controller) warnOfNoNode(s claimState) {
+	if view.SelectedNode(s.claim) != "" || slices.ContainsFunc(c.view.Index.Segments(), func(of topology.Segment) bool {
+		return topology.Permitted(s.class.AllowedTopologies, of)
+	}) {
+		return
+	}
+	c.cfg.Events.Warning(s.claim, reasonNoNode, fmt.Sprintf(
+		"No node of the driver is in the allowedTopologies of StorageClass %q: no pod can use the volume until one is. Correct the class, or use one with volumeBindingMode WaitForFirstConsumer",
+		s.class.Name))
 }
 
 // unplaced is a claim for which there is no topology. The zero value is a claim that does not wait for one.

@@ -92,8 +92,8 @@ func TestEveryEventIsDocumented(t *testing.T) {
 			}
 		}
 	}
-	if len(seen) != 5 {
-		t.Errorf("the transcripts show the events %v, want 5 kinds of them", seen)
+	if len(seen) != 6 {
+		t.Errorf("the transcripts show the events %v, want 6 kinds of them", seen)
 	}
 }
 

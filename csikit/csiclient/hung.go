@@ -7,6 +7,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/longshore-csi/longshore/csikit/outcome"
 )
@@ -49,14 +50,21 @@ func (c *Client) unanswered(ctx context.Context) error {
 	return nil
 }
 
-// noteLate notes calls that end by their deadlines.
+// noteLate notes calls that end by their deadlines, and has their errors say so as users understand it.
 func (c *Client) noteLate(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	began := time.Now()
 	err := invoke(ctx, method, req, reply, conn, opts...)
-	if err != nil && outcome.Code(err) == codes.DeadlineExceeded && method != csi.Identity_Probe_FullMethodName {
+	if err == nil || outcome.Code(err) != codes.DeadlineExceeded {
+		return err
+	}
+	if method != csi.Identity_Probe_FullMethodName {
 		select {
 		case c.late <- struct{}{}:
 		default: // it is known
 		}
+	}
+	if deadline, ok := ctx.Deadline(); ok && ctx.Err() != nil {
+		return status.Errorf(codes.DeadlineExceeded, "no answer within %v", deadline.Sub(began).Round(time.Second))
 	}
 	return err
 }

@@ -54,16 +54,19 @@ type write struct {
 	group, resource, before, after string
 }
 
+func (w write) operation() admission.Operation {
+	switch {
+	case w.before == "":
+		return admission.Create
+	case w.after == "":
+		return admission.Delete
+	}
+	return admission.Update
+}
+
 // refused returns why the policy refuses a write of the account of pods on a node, "" if it does not. No node: a token without one.
 func (w write) refused(t *testing.T, v validating.Validator, account, node string) string {
 	t.Helper()
-	operation := admission.Update
-	switch {
-	case w.before == "":
-		operation = admission.Create
-	case w.after == "":
-		operation = admission.Delete
-	}
 	parse := func(text string) runtime.Object {
 		if text == "" {
 			return nil
@@ -82,7 +85,7 @@ func (w write) refused(t *testing.T, v validating.Validator, account, node strin
 	gvr := schema.GroupVersionResource{Group: w.group, Version: "v1", Resource: resource}
 	kind := schema.GroupVersionKind{Group: w.group, Version: "v1", Kind: "Any"}
 	attributes := &admission.VersionedAttributes{
-		Attributes:         admission.NewAttributesRecord(parse(w.after), parse(w.before), kind, "", "", gvr, subresource, operation, nil, false, who),
+		Attributes:         admission.NewAttributesRecord(parse(w.after), parse(w.before), kind, "", "", gvr, subresource, w.operation(), nil, false, who),
 		VersionedKind:      kind,
 		VersionedObject:    admission.NewLazyObject(parse(w.after)),
 		VersionedOldObject: admission.NewLazyObject(parse(w.before)),
@@ -280,13 +283,7 @@ func TestNodePolicy(t *testing.T) {
 
 // watches reports whether a policy is about a write.
 func watches(policy *admissionregistrationv1.ValidatingAdmissionPolicy, w write) bool {
-	operation := admissionregistrationv1.Update
-	switch {
-	case w.before == "":
-		operation = admissionregistrationv1.Create
-	case w.after == "":
-		operation = admissionregistrationv1.Delete
-	}
+	operation := admissionregistrationv1.OperationType(w.operation())
 	return slices.ContainsFunc(policy.Spec.MatchConstraints.ResourceRules, func(r admissionregistrationv1.NamedRuleWithOperations) bool {
 		return slices.Contains(r.APIGroups, w.group) && slices.Contains(r.Resources, w.resource) && slices.Contains(r.Operations, operation)
 	})

@@ -464,7 +464,17 @@ func TestState(t *testing.T) {
 				{Attachment: "va-3", Node: "node-1", Step: "detach", Error: "Internal: stuck"},
 			},
 		}
-		if diff := cmp.Diff(want, b.State()); diff != "" {
+		state, ok := b.State().(State)
+		if !ok || state.Queue == nil {
+			t.Fatalf("the state is %+v", b.State())
+		}
+		for i, key := range []string{"va-1", "va-2", "va-3"} {
+			if f := state.Queue.Failures[i]; f.Key != key || f.Failures != 1 || !strings.HasPrefix(f.Error, want.Waiting[i].Step+" volume") || !f.Next.After(time.Now()) {
+				t.Errorf("of %s, the queue says %+v", key, f)
+			}
+		}
+		state.Queue = nil
+		if diff := cmp.Diff(want, state); diff != "" {
 			t.Errorf("state (-want +got):\n%s", diff)
 		}
 	})

@@ -102,7 +102,7 @@ func TestCheckClone(t *testing.T) {
 		"VolumeGone":   {reason: "The object is gone.", change: func(_ *check, o *origin) { o.volume = nil }, want: `"pvc-uid-1" does not exist`},
 		"Smaller": {reason: "The copy would not fit.", change: func(_ *check, o *origin) {
 			o.claim.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("2Gi")
-		}, want: "2147483648 bytes"},
+		}, want: "2Gi"},
 		"Larger": {reason: "A copy may be larger.", change: func(_ *check, o *origin) {
 			o.claim.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("1Mi")
 		}},
@@ -139,7 +139,7 @@ func TestCheckRestore(t *testing.T) {
 		"NoStatus":     {reason: "The driver has said nothing.", change: func(_ *check, o *origin) { o.content.Status = nil }, want: "no handle"},
 		"NoHandle":     {reason: "The driver has said nothing.", change: func(_ *check, o *origin) { o.content.Status.SnapshotHandle = nil }, want: "no handle"},
 		"EmptyHandle":  {reason: "Nothing has that name.", change: func(_ *check, o *origin) { o.content.Status.SnapshotHandle = &empty }, want: "no handle"},
-		"Smaller":      {reason: "The content would not fit.", change: func(_ *check, o *origin) { o.snapshot.Status.RestoreSize = &larger }, want: "2147483648 bytes"},
+		"Smaller":      {reason: "The content would not fit.", change: func(_ *check, o *origin) { o.snapshot.Status.RestoreSize = &larger }, want: "2Gi"},
 		"UnknownSize":  {reason: "The driver will know.", change: func(_ *check, o *origin) { o.snapshot.Status.RestoreSize = nil }},
 		"NoSize":       {reason: "The claim itself is wrong.", change: func(w *check, _ *origin) { w.claim.Spec.Resources.Requests = nil }, want: "must be set", blocked: true},
 		"Mode":         {reason: "A file system is no device.", change: func(w *check, _ *origin) { w.claim.Spec.VolumeMode = &block }, want: snapshotapi.AnnAllowVolumeModeChange},

@@ -421,7 +421,7 @@ func TestHungDriver(t *testing.T) {
 		pass(10 * time.Minute)
 		running := 0
 		for _, call := range b.driver.Calls() {
-			if !call.Done {
+			if !call.Done && call.Method != "Probe" { // that asks whether the driver answers at all
 				running++
 			}
 		}

@@ -47,7 +47,7 @@ func TestWhatUsersSee(t *testing.T) {
 		writes int
 	}{
 		"Repeated": {
-			reason: "count and time of what is recorded again are written at most once a minute",
+			reason: "count and time of a repetition are written at most once a minute",
 			record: func(f *fixture) {
 				for range 31 {
 					f.Warning(claim("data"), "Failed", "no space")

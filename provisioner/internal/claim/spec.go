@@ -104,7 +104,7 @@ func (c *Controller) requirement(s claimState, accessible ...topology.Segment) (
 
 // warnOfNoNode reports a class with topologies that no node has: the driver is asked for a volume in one of them all the same, as a node may follow.
 func (c *Controller) warnOfNoNode(s claimState) {
-	if view.SelectedNode(s.claim) != "" || slices.ContainsFunc(c.view.Index.Segments(), func(of topology.Segment) bool {
+	if len(s.class.AllowedTopologies) == 0 || view.SelectedNode(s.claim) != "" || slices.ContainsFunc(c.view.Index.Segments(), func(of topology.Segment) bool {
 		return topology.Permitted(s.class.AllowedTopologies, of)
 	}) {
 		return

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
@@ -65,6 +66,8 @@ type Environment struct {
 type Names struct {
 	// Events is the name under which users see its events, and Lease that of the Lease which its instances compete for.
 	Events, Lease string
+	// About is the object that gets the events about the component itself. Default: the Lease; without an election there are none.
+	About *corev1.ObjectReference
 }
 
 // Work is what a component does.

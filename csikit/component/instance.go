@@ -12,6 +12,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/events"
@@ -92,6 +94,39 @@ func (c *instance) synced(context.Context) error {
 	return nil
 }
 
+// unsyncedInterval is how often the component looks whether its first lists are complete. Those of large clusters take less.
+const unsyncedInterval = 30 * time.Second
+
+// reasonUnsynced is the reason of an event about a component that lacks a right, such as to list a kind: objects that wait for it have no events.
+const reasonUnsynced = "CachesNotSynced"
+
+// reportUnsynced records an event as long as first lists are not complete.
+func (c *instance) reportUnsynced(ctx context.Context, about *corev1.ObjectReference, recorder events.Recorder) {
+	ticker := time.NewTicker(unsyncedInterval)
+	defer ticker.Stop()
+	for waited := false; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		err := c.synced(ctx)
+		if waited && err != nil {
+			recorder.Warning(about, reasonUnsynced, c.Name+" does nothing: "+err.Error())
+		}
+		waited = err != nil
+	}
+}
+
+// about returns the object that gets the events about the component, nil if there is none.
+func (c *instance) about(names Names) *corev1.ObjectReference {
+	le := c.Options.LeaderElection
+	if names.About != nil || !le.Enabled {
+		return names.About
+	}
+	return &corev1.ObjectReference{APIVersion: coordinationv1.SchemeGroupVersion.String(), Kind: "Lease", Namespace: le.Namespace, Name: names.Lease}
+}
+
 // state is what /debug/state shows.
 func (c *instance) state() any {
 	s := state{Version: version.Get().String(), Leading: c.leading.Load(), key: c.StateKey}
@@ -152,6 +187,9 @@ func (c *instance) work(ctx context.Context) error {
 	group, working := errgroup.WithContext(ctx)
 	if work.Beside != nil {
 		group.Go(func() error { return ignoreStopped(working, work.Beside(working, c.now)) })
+	}
+	if about := c.about(names); about != nil {
+		group.Go(func() error { c.reportUnsynced(working, about, recorder); return nil })
 	}
 	lead := c.leader(names.Lease, work, recorder)
 	group.Go(func() error { return whileAble(working, work.Able, lead) })

@@ -124,7 +124,19 @@ func Message(err error) string {
 	if st, ok := find(err); ok {
 		text = st.Message()
 	}
-	return strings.Join(strings.Fields(strings.ToValidUTF8(text, "\uFFFD")), " ")
+	var one strings.Builder
+	for line := range strings.Lines(strings.ToValidUTF8(text, "\uFFFD")) {
+		words := strings.Join(strings.Fields(line), " ")
+		switch before := one.String(); {
+		case words == "" || before == "":
+		case strings.ContainsAny(before[len(before)-1:], ".,:;"):
+			one.WriteByte(' ')
+		default:
+			one.WriteString("; ") // the errors of errors.Join are sentences of their own
+		}
+		one.WriteString(words)
+	}
+	return one.String()
 }
 
 // FromDriver reports whether err carries a gRPC status: it is the outcome of a call. Other errors are about something before the call, or

@@ -149,6 +149,7 @@ func TestMessage(t *testing.T) {
 		"Wrapped":    {reason: "without what callers added", err: fmt.Errorf("attach: %w", status.Error(codes.Internal, "disk is on fire")), want: "disk is on fire"},
 		"NotGRPC":    {reason: "its own text", err: errors.New("no route"), want: "no route"},
 		"Lines":      {reason: "one line", err: status.Error(codes.Internal, "exit 1:\n\tmkfs:\r\n  busy\n"), want: "exit 1: mkfs: busy"},
+		"Joined":     {reason: "errors.Join writes one error per line", err: errors.New("no space left\nwrite the record: closed"), want: "no space left; write the record: closed"},
 		"NotUTF8":    {reason: "the API server refuses invalid UTF-8", err: errors.New("bad \xff byte"), want: "bad \uFFFD byte"},
 		"Empty":      {reason: "a driver may say nothing", err: status.Error(codes.Internal, "")},
 		"NilStatus":  {reason: "its own text", err: nilStatusError{}, want: "nil status"},

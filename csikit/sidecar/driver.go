@@ -57,7 +57,7 @@ func (c *instance) component(registry *prometheus.Registry) component.Config {
 			if err != nil {
 				return component.Names{}, err
 			}
-			names := component.Names{Events: c.EventComponent(info.Name)}
+			names := component.Names{Events: c.EventComponent(info.Name), About: about(info.Name)}
 			if c.LeaseName != nil {
 				names.Lease = c.LeaseName(info.Name)
 			}
@@ -125,10 +125,8 @@ func (c *instance) follow(ctx context.Context, driver string, recorder events.Re
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return c.followDriver(ctx, changed) })
 	group.Go(func() error { return c.rereadWhileLacking(ctx, changed) })
-	group.Go(func() error {
-		c.followHung(ctx, driver, recorder, now)
-		return nil
-	})
+	group.Go(func() error { c.followHung(ctx, driver, recorder, now); return nil })
+	group.Go(func() error { c.followAway(ctx, driver, recorder); return nil })
 	return group.Wait()
 }
 
@@ -160,22 +158,49 @@ func (c *instance) followDriver(ctx context.Context, changed func(*csiclient.Inf
 
 // Reasons of events on the CSIDriver object.
 const (
+	reasonAway = "DriverNotConnected"
 	reasonHung = "DriverNotResponding"
 	reasonBack = "DriverResponding"
 )
 
+// awayGrace is how long a driver is away before that is reported. One that is replaced is back before.
+const awayGrace = 15 * time.Second
+
+// about is the object that gets the events about a driver and its sidecars.
+func about(driver string) *corev1.ObjectReference {
+	return &corev1.ObjectReference{APIVersion: storagev1.SchemeGroupVersion.String(), Kind: "CSIDriver", Name: driver}
+}
+
+// followAway reports a driver that does not accept connections, by an event on its CSIDriver object.
+func (c *instance) followAway(ctx context.Context, driver string, recorder events.Recorder) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.presence.wait(ctx):
+		}
+		report := time.AfterFunc(awayGrace, func() {
+			recorder.Warning(about(driver), reasonAway, fmt.Sprintf(
+				"%s has lost its connection to the driver at %s, and does nothing until the driver is back: look whether the driver's container runs, and at its log", c.Name, c.Options.CSI.Address))
+		})
+		c.presence.wait(ctx)
+		if !report.Stop() && ctx.Err() == nil {
+			recorder.Normal(about(driver), reasonBack, "The driver answers "+c.Name+" again")
+		}
+	}
+}
+
 // followHung reports a driver that accepts connections and does not answer, by an event on its CSIDriver object, and has everything tried again when it does.
 func (c *instance) followHung(ctx context.Context, driver string, recorder events.Recorder, now func() Controller) {
-	object := &corev1.ObjectReference{APIVersion: storagev1.SchemeGroupVersion.String(), Kind: "CSIDriver", Name: driver}
 	logger := klog.FromContext(ctx).WithValues(logging.KeyDriver, driver, logging.KeyAddress, c.Options.CSI.Address)
 	c.driver.WatchHung(ctx, func(err error) {
 		logger.Error(err, "The driver does not answer")
-		recorder.Warning(object, reasonHung, fmt.Sprintf(
+		recorder.Warning(about(driver), reasonHung, fmt.Sprintf(
 			"%s gets no answer from the driver: Probe was not answered within %v, nor was the call before it. It goes on as soon as Probe is answered; until then look at the log of the driver's container, and whether its storage system can be reached",
 			c.Name, c.Options.CSI.Timeout))
 	}, func() {
 		logger.Info("The driver answers again")
-		recorder.Normal(object, reasonBack, "The driver answers "+c.Name+" again")
+		recorder.Normal(about(driver), reasonBack, "The driver answers "+c.Name+" again")
 		now().DriverChanged(ctx)
 	})
 }

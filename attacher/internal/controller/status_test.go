@@ -66,8 +66,8 @@ func TestVolumeError(t *testing.T) {
 		message  string
 		code     *int32
 	}{
-		"Driver":     {reason: "the driver's words, on one line, behind its code", err: rpc, withCode: true, message: "ResourceExhausted: too many volumes", code: new(int32(8))},
-		"GateOff":    {reason: "no code when the gate is off", err: rpc, message: "ResourceExhausted: too many volumes"},
+		"Driver":     {reason: "the driver's words, on one line, behind its code", err: rpc, withCode: true, message: "ResourceExhausted: too many; volumes", code: new(int32(8))},
+		"GateOff":    {reason: "no code when the gate is off", err: rpc, message: "ResourceExhausted: too many; volumes"},
 		"OurOwn":     {reason: "an error of ours has no code", err: errNodeUnknown, withCode: true, message: errNodeUnknown.Error()},
 		"VeryLong":   {reason: "the API server takes 1024 bytes", err: errors.New(strings.Repeat("a", 1025)), message: strings.Repeat("a", 1021) + "..."},
 		"RuneAtEdge": {reason: "a rune is not cut in two", err: errors.New(strings.Repeat("a", 1020) + "ääää"), message: strings.Repeat("a", 1020) + "..."},

@@ -8,7 +8,10 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/component"
@@ -19,6 +22,8 @@ import (
 var (
 	errMissing = errors.New("the kinds are not installed")
 	errBroken  = errors.New("broken")
+	// errUnsynced is as kube.CheckSynced says it.
+	errUnsynced = errors.New("waiting for the first list of StorageClass")
 )
 
 // controller waits for its end.
@@ -131,5 +136,55 @@ func TestFlags(t *testing.T) {
 		if fs.Lookup(name) != nil {
 			t.Errorf("there is a flag --%s", name)
 		}
+	}
+}
+
+// unsynced waits for a first list that it may not read.
+type unsynced struct{ controller }
+
+func (unsynced) Synced() error { return errUnsynced }
+
+// TestUnsyncedIsReported: a component that waits for a first list says so by an event, as the objects that wait for it have none.
+func TestUnsyncedIsReported(t *testing.T) {
+	for name, tc := range map[string]struct {
+		names component.Names
+		elect bool
+		want  string
+	}{
+		"OfDriver": {component.Names{About: &corev1.ObjectReference{Kind: "CSIDriver", Name: "d"}}, false, "CSIDriver d"},
+		"OfLease":  {component.Names{Lease: "l"}, true, "Lease l"},
+		"Nothing":  {component.Names{}, false, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				cluster := kubetest.New()
+				cfg := config(nil, nil)
+				cfg.Options.HTTP.Endpoint, cfg.Client = "", cluster.Client()
+				cfg.Options.LeaderElection.Enabled, cfg.Options.LeaderElection.Namespace = tc.elect, "ns"
+				tc.names.Events = "example"
+				cfg.Names = func(context.Context) (component.Names, error) { return tc.names, nil }
+				cfg.New = func(context.Context, component.Environment) (component.Work, error) {
+					return component.Work{NewController: func() component.Controller { return unsynced{controller{make(chan struct{})}} }}, nil
+				}
+				ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), klog.Logger{}))
+				ended := make(chan error, 1)
+				go func() { ended <- component.Run(ctx, cfg) }()
+				time.Sleep(10 * time.Minute)
+				var got []string
+				for _, o := range cluster.Objects("events") {
+					if e := o.(*corev1.Event); e.Reason == "CachesNotSynced" {
+						got = append(got, e.InvolvedObject.Kind+" "+e.InvolvedObject.Name)
+					}
+				}
+				if got := strings.Join(got, ", "); got != tc.want {
+					t.Errorf("events about %q, want %q", got, tc.want)
+				}
+				cancel()
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
+			})
+		})
 	}
 }

@@ -203,7 +203,7 @@ func TestWithSecretsLosesNothing(t *testing.T) {
 
 func TestError(t *testing.T) {
 	err := error(Error{What: `create volume "v"`, Err: status.Error(codes.Aborted, "two\nlines")})
-	if got, want := err.Error(), `create volume "v": Aborted: two lines`; got != want {
+	if got, want := err.Error(), `create volume "v": Aborted: two; lines`; got != want {
 		t.Errorf("text %q, want %q", got, want)
 	}
 	if got := outcome.Of(err); got != outcome.Uncertain {

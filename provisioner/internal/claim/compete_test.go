@@ -117,7 +117,7 @@ func TestInsufficient(t *testing.T) {
 		},
 		"Equal": {reason: "Just enough is enough.", options: csitest.Options{Capacity: 1 << 30}},
 		"Less":  {reason: "Less is not.", options: csitest.Options{Capacity: 1<<30 - 1}, want: `Node "n1" has not enough capacity for the volume: 1073741823 bytes are available, 1073741824 bytes are requested`},
-		"Error": {reason: "An error is not.", fault: csitest.Fault{Method: "GetCapacity", Code: codes.Internal, Message: "disk\n gone"}, want: `GetCapacity failed on node "n1": get capacity: Internal: disk gone`},
+		"Error": {reason: "An error is not.", fault: csitest.Fault{Method: "GetCapacity", Code: codes.Internal, Message: "disk\n gone"}, want: `GetCapacity failed on node "n1": get capacity: Internal: disk; gone`},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -42,7 +42,7 @@ type InformerOptions[T Object] struct {
 	// Resync calls the OnChange functions for every object in this interval. 0: never.
 	Resync time.Duration
 	// AskAgain is for a kind that the component can do without: if the API server refuses to list or to watch it, as the role does not allow that or the server does
-	// not have the kind, it is asked again in this interval, such as DefaultAskAgain, and Unwatched says why. 0: a refusal is an error, and soon repeated.
+	// not have the kind, it is asked again with pauses that grow from 5 seconds to this, such as DefaultAskAgain, and Unwatched says why. 0: a refusal is an error, and soon repeated.
 	AskAgain time.Duration
 }
 

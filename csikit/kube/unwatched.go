@@ -20,8 +20,12 @@ import (
 // or installs a CustomResourceDefinition does not wait for long.
 const DefaultAskAgain = 5 * time.Minute
 
+// firstAskAgain is the pause after the first refusal, the next is four times as long, up to InformerOptions.AskAgain: an API server that has just started has for a
+// moment neither CustomResourceDefinitions nor roles.
+const firstAskAgain = 5 * time.Second
+
 // IsUnwatchable reports whether an answer of the API server means that a kind cannot be listed or watched: the role of the component does not allow it
-// (Forbidden), or the server does not have the kind (NotFound). Neither changes soon.
+// (Forbidden), or the server does not have the kind (NotFound). Neither changes soon, but for an API server that has just started.
 func IsUnwatchable(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsNotFound(err) }
 
 // refusals are the answers of the API server to an informer that mean that its kind cannot be watched.
@@ -35,7 +39,7 @@ type refusals struct {
 	refused chan struct{}
 }
 
-// wrap returns a ListWatch whose refused requests do not fail, but are repeated in the interval askAgain, until the API server serves them or ctx ends. To a
+// wrap returns a ListWatch whose refused requests do not fail, but are repeated with pauses that grow to askAgain, until the API server serves them or ctx ends. To a
 // reflector they are slow requests. That way it does not list again because it may list and not watch.
 func (r *refusals) wrap(lw *cache.ListWatch) *cache.ListWatch {
 	r.refused = make(chan struct{})
@@ -59,7 +63,7 @@ func (r *refusals) wrap(lw *cache.ListWatch) *cache.ListWatch {
 
 // repeat makes a request until it is not refused, or ctx ends.
 func (r *refusals) repeat(ctx context.Context, request func() error) error {
-	for {
+	for pause := firstAskAgain; ; pause *= 4 {
 		err := request()
 		if !IsUnwatchable(err) {
 			return err
@@ -68,7 +72,7 @@ func (r *refusals) repeat(ctx context.Context, request func() error) error {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-time.After(r.askAgain):
+		case <-time.After(min(pause, r.askAgain)):
 		}
 	}
 }

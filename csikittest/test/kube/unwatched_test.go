@@ -65,15 +65,15 @@ func TestUnwatchedKind(t *testing.T) {
 		fail   map[string]error
 		// plain says that the server does not stream lists.
 		plain bool
-		// lists and watches are the numbers of requests in ten minutes. The first of those that are refused comes at once, then one each five minutes.
+		// lists and watches are the numbers of requests in ten minutes. The first of those that are refused comes at once, then after 5 seconds, 20, 80, and 5 minutes.
 		lists, watches int32
 		synced         bool
 	}{
-		"NoVerb":      {reason: "The first request is refused.", fail: map[string]error{"list": refused(), "watch": refused()}, watches: 2},
-		"NoWatch":     {reason: "The server streams lists, which are watches.", fail: map[string]error{"watch": refused()}, watches: 2},
-		"NoWatchList": {reason: "A list is not repeated because the watch is refused.", fail: map[string]error{"watch": refused()}, plain: true, lists: 1, watches: 2, synced: true},
-		"NoList":      {reason: "It comes before a watch.", fail: map[string]error{"list": refused()}, plain: true, lists: 2},
-		"Absent":      {reason: "The kind is not installed.", fail: map[string]error{"list": absent, "watch": absent}, watches: 2},
+		"NoVerb":      {reason: "The first request is refused.", fail: map[string]error{"list": refused(), "watch": refused()}, watches: 5},
+		"NoWatch":     {reason: "The server streams lists, which are watches.", fail: map[string]error{"watch": refused()}, watches: 5},
+		"NoWatchList": {reason: "A list is not repeated because the watch is refused.", fail: map[string]error{"watch": refused()}, plain: true, lists: 1, watches: 5, synced: true},
+		"NoList":      {reason: "It comes before a watch.", fail: map[string]error{"list": refused()}, plain: true, lists: 5},
+		"Absent":      {reason: "The kind is not installed.", fail: map[string]error{"list": absent, "watch": absent}, watches: 5},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -131,7 +131,7 @@ func TestUnwatchedLater(t *testing.T) {
 		counts := asked(cluster, map[string]error{"watch": refused()})
 		cluster.BreakWatches()
 		time.Sleep(9 * time.Minute)
-		if counts["list"].Load() != 0 || counts["watch"].Load() > 3 || f.informer.Unwatched() == nil {
+		if counts["list"].Load() != 0 || counts["watch"].Load() > 6 || f.informer.Unwatched() == nil {
 			t.Errorf("%d lists, %d watches, unwatched because of %v", counts["list"].Load(), counts["watch"].Load(), f.informer.Unwatched())
 		}
 		if err := cluster.Apply(pod("b", "")); err != nil {
@@ -148,6 +148,29 @@ func TestUnwatchedLater(t *testing.T) {
 		}
 		if text := log(); errorLine.MatchString(text) {
 			t.Errorf("want no error:\n%s", text)
+		}
+	})
+}
+
+// TestUnwatchedForAMoment has an API server refuse a kind for two seconds, as one does that has just started: the changes are there seconds later, and not minutes.
+func TestUnwatchedForAMoment(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cluster := kubetest.New(pod("a", ""))
+		f, _ := unwatched(t, cluster, 5*time.Minute)
+		if err := f.informer.WaitTried(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		asked(cluster, map[string]error{"watch": refused(), "list": refused()})
+		cluster.BreakWatches()
+		time.Sleep(2 * time.Second)
+		cluster.Heal()
+		if err := cluster.Apply(pod("b", "")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		if d := cmp.Diff([]string{"a", "b"}, podNames(f.informer.List())); d != "" || f.informer.Unwatched() != nil {
+			t.Errorf("10 seconds after the API server serves the kind again: unwatched because of %v, (-want +got):\n%s", f.informer.Unwatched(), d)
 		}
 	})
 }

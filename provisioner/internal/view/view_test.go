@@ -281,8 +281,8 @@ func TestAbsentKindIsSoughtRarely(t *testing.T) {
 		node Node
 		want int
 	}{
-		"Cluster": {want: 13},
-		"Node":    {node: Node{Name: "n1", Segments: map[string]string{"zone": "a"}}, want: 4},
+		"Cluster": {want: 15},
+		"Node":    {node: Node{Name: "n1", Segments: map[string]string{"zone": "a"}}, want: 7},
 	} {
 		t.Run(name, func(t *testing.T) {
 			watching(t, Config{Shape: Shape{Grants: true}, Node: tc.node}, func(t *testing.T, v *View, cluster *kubetest.Cluster) {

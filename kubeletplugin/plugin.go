@@ -293,6 +293,8 @@ type Registration struct {
 	Path string `json:"path"`
 	// Driver is the name it gave, empty before it answered.
 	Driver string `json:"driver,omitempty"`
+	// Endpoint is the socket of the driver that it gave.
+	Endpoint string `json:"endpoint,omitempty"`
 	// Registered is true once the registrar was notified of it.
 	Registered bool `json:"registered"`
 	// Problem is why it is not registered; empty if nothing has failed.

@@ -119,6 +119,10 @@ func eventRows() []eventRow {
 		{"CSIDriverNotAllowed", "Warning", "Pod", "an inline volume names a driver that `--allowed-csi-drivers` does not", false},
 		{"UnsupportedVolumeFeature", "Warning", "Pod", "a volume asks for a feature that the agent does not support, and the pod runs without it; see [differences.md](differences.md)", false},
 		{"UnknownVolumeMount", "Warning", "Node", "a path below the root directory may belong to a volume that is not known; it is left unchanged, and earlier `volumesInUse` stay", false},
+		{"CSIDriverRegistrationLost", "Warning", "Node", "a driver that was registered is not registered any more, its registration socket has gone", false},
+		{"CSIDriverRegistered", "Normal", "Node", "that driver is registered again", false},
+		{"CSIDriverNotRegistered", "Warning", "Node", "a driver cannot be registered by a registration socket, with the reason", false},
+		{"CSIDriverNameTaken", "Warning", "Node", "two drivers of one name run on the node, and the second has taken over the registration", false},
 	}
 }
 

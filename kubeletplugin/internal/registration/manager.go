@@ -96,6 +96,8 @@ type Status struct {
 	Path string
 	// Driver is the name it gave, empty before it answered.
 	Driver string
+	// Endpoint is the socket of the driver that it gave.
+	Endpoint string
 	// Registered is true once the registrar was notified of it.
 	Registered bool
 	// Problem is why it is not registered; empty if nothing has failed.

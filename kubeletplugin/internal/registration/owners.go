@@ -31,7 +31,7 @@ func (c *nameOwners) check(p Plugin) error {
 	if !ok || holder.Generation.Path == p.Generation.Path || higher(p.Version, holder.Version) {
 		return nil
 	}
-	return fmt.Errorf("CSI driver %q version %s: %w with version %s through socket %q",
+	return fmt.Errorf("CSI driver %q version %s: %w with version %s through socket %q; remove one of the two drivers, or give it another name",
 		p.Name, p.Version, errTaken, holder.Version, holder.Generation.Path)
 }
 

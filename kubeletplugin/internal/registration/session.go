@@ -200,7 +200,7 @@ func (s *session) stay(ctx, alive context.Context, p Plugin) {
 func (s *session) named(p Plugin) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.state.Driver = p.Name
+	s.state.Driver, s.state.Endpoint = p.Name, p.Endpoint
 }
 
 func (s *session) registered(ctx context.Context, p Plugin) {

@@ -30,7 +30,7 @@ func TestDriverComesAndGoes(t *testing.T) {
 	story(t, func(t *testing.T, w *world) {
 		w.serve(socketA, registrarOptions{name: "d", endpoint: "/d.sock"})
 		w.expect("0s register d at /d.sock version 1.0.0", "0s notify d: registered")
-		want := []Status{{Path: socketA, Driver: "d", Registered: true}}
+		want := []Status{{Path: socketA, Driver: "d", Endpoint: "/d.sock", Registered: true}}
 		if diff := cmp.Diff(want, w.m.Status()); diff != "" {
 			t.Errorf("status, -want +got:\n%s", diff)
 		}
@@ -160,7 +160,7 @@ func TestSecondSocketOfTheSameVersionWaits(t *testing.T) {
 		w.serve(socketA, registrarOptions{name: "d", endpoint: "/a.sock"})
 		w.serve(socketB, registrarOptions{name: "d", endpoint: "/b.sock"})
 		w.expect("0s register d at /a.sock version 1.0.0", "0s notify d: registered",
-			`0s notify d: CSI driver "d" version 1.0.0: already registered with version 1.0.0 through socket "/registry/a-reg.sock"`)
+			`0s notify d: CSI driver "d" version 1.0.0: already registered with version 1.0.0 through socket "/registry/a-reg.sock"; remove one of the two drivers, or give it another name`)
 		w.wait(100 * time.Millisecond)
 		w.remove(socketA)
 		w.expect("100ms deregister d at /a.sock", "100ms register d at /b.sock version 1.0.0", "100ms notify d: registered")

@@ -59,11 +59,14 @@ func (a *Agent) reportUnknown(ctx context.Context, path, problem string) {
 	}
 	a.unknown[path] = problem
 	klog.FromContext(ctx).Info("Path of an unknown volume", logging.KeyPath, path, logging.KeyReason, problem)
-	// Not what the view has: the Node may have been deleted since it was registered.
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: a.node(), UID: a.nodeUID()}}
-	a.events.Warning(node, reasonUnknown, fmt.Sprintf(
+	a.events.Warning(a.nodeObject(), reasonUnknown, fmt.Sprintf(
 		"cannot take over %q: %s; the agent leaves it unchanged and keeps all earlier volumesInUse; unmount and remove it, then restart the agent",
 		path, problem))
+}
+
+// nodeObject is the Node, for events. It is not what the view has: the Node may have been deleted since it was registered.
+func (a *Agent) nodeObject() *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: a.node(), UID: a.nodeUID()}}
 }
 
 // identifyLost adopts the volumes of lost records that can be identified now. It is called by one goroutine at a time.

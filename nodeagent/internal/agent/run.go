@@ -130,6 +130,7 @@ func (a *Agent) afterRegistration(ctx context.Context, g *errgroup.Group, listed
 	}
 	g.Go(func() error { return a.plugin.RunDrivers(ctx) })
 	g.Go(func() error { return a.registerDrivers(ctx) })
+	g.Go(func() error { return a.followRegistrations(ctx) })
 	g.Go(func() error { return a.afterFirstList(ctx, g, listed) })
 	if a.info.EnsureCSINode(ctx) == nil { // it fails only if ctx is cancelled
 		a.keeper.SetReady(nil)

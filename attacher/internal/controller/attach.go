@@ -163,7 +163,7 @@ func (c *Controller) attachFailed(
 		return reconcile.Result{}, nil
 	}
 	err := c.saveError(ctx, va, stepAttach, failure)
-	c.report(va, source, ReasonAttachFailed, failure)
+	c.warn(va, source, ReasonAttachFailed, fmt.Sprintf("attach to node %q: %s", va.Spec.NodeName, outcome.Text(failure)))
 	if err == nil && isAwaited(failure) {
 		klog.FromContext(ctx).V(2).Info("Waiting for the driver", logging.KeyReason, failure.Error())
 		return c.waitForDriver(va), nil
@@ -180,15 +180,11 @@ func (c *Controller) saveError(ctx context.Context, va *storagev1.VolumeAttachme
 	return ignoreNotFound(c.patchStatus(ctx, va, patch))
 }
 
-// report records an event on the VolumeAttachment and on the claim.
-func (c *Controller) report(va *storagev1.VolumeAttachment, source source, reason string, failure error) {
-	c.warn(va, source, reason, outcome.Text(failure))
-}
-
+// warn records an event on the VolumeAttachment and on the claim.
 func (c *Controller) warn(va *storagev1.VolumeAttachment, source source, reason, text string) {
 	c.cfg.Events.Warning(va, reason, text)
 	if claim := source.claim(); claim != nil {
-		c.cfg.Events.Warning(claim, reason, fmt.Sprintf("node %q: %s", va.Spec.NodeName, text))
+		c.cfg.Events.Warning(claim, reason, text)
 	}
 }
 

@@ -138,7 +138,7 @@ func (c *Controller) detachFailed(
 		return reconcile.Result{}, failure
 	}
 	err := c.saveError(ctx, va, stepDetach, failure)
-	c.report(va, source, ReasonDetachFailed, failure)
+	c.warn(va, source, ReasonDetachFailed, fmt.Sprintf("detach from node %q: %s; the volume stays attached until a later try succeeds", va.Spec.NodeName, outcome.Text(failure)))
 	if err == nil && isAwaited(failure) {
 		return c.waitForDriver(va), nil
 	}

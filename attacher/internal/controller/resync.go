@@ -308,7 +308,7 @@ func (c *Controller) correct(ctx context.Context, e expectation) {
 		logging.KeyVolumeID, e.handle, logging.KeyNodeID, e.nodeID)
 	pv, _ := c.pvs.Get("", pvName(va))
 	source, _ := newSource(va, pv)
-	c.warn(va, source, ReasonStateMismatch, message)
+	c.warn(va, source, ReasonStateMismatch, fmt.Sprintf("node %q: %s", va.Spec.NodeName, message))
 	c.corrections.WithLabelValues(strconv.FormatBool(e.attached)).Inc()
 	c.wake(va)
 }

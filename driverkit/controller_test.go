@@ -174,18 +174,25 @@ type slow struct {
 }
 
 func (s slow) Create(ctx context.Context, req *driverkit.CreateRequest) (*driverkit.Volume, error) {
-	s.wait()
+	s.wait(ctx)
 	return s.backend.Create(ctx, req)
 }
 
 func (s slow) Delete(ctx context.Context, req *driverkit.DeleteRequest) error {
-	s.wait()
+	s.wait(ctx)
 	return s.backend.Delete(ctx, req)
 }
 
-func (s slow) wait() {
-	s.began <- struct{}{}
-	<-s.goOn
+// wait says that the call has begun, and waits. A call whose client has given up is not waited for: it may get the lock all the same.
+func (s slow) wait(ctx context.Context) {
+	if ctx.Err() != nil {
+		return
+	}
+	select {
+	case s.began <- struct{}{}:
+		<-s.goOn
+	case <-ctx.Done():
+	}
 }
 
 // TestCallsWait has calls about one object wait for each other, within their deadlines, and calls about others not.

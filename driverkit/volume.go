@@ -75,10 +75,19 @@ func (r Range) Choose(least, step, greatest int64) (int64, error) {
 	}
 	size := (wanted + step - 1) / step * step
 	if size > greatest {
-		return 0, fmt.Errorf("capacity range: required_bytes %d, limit_bytes %d: a volume has at least %d bytes, in steps of %d, here up to %d: %w",
-			r.Required, r.Limit, least, step, greatest, ErrOutOfRange)
+		return 0, fmt.Errorf("capacity range: required_bytes %s, limit_bytes %s: a volume has from %s to %s, in steps of %s: %w",
+			quantity(r.Required), quantity(r.Limit), quantity(least), quantity(greatest), quantity(step), ErrOutOfRange)
 	}
 	return size, nil
+}
+
+// quantity writes a number of bytes as users of Kubernetes do: 16Mi.
+func quantity(bytes int64) string {
+	unit := 0
+	for ; bytes != 0 && bytes%1024 == 0; bytes /= 1024 {
+		unit++
+	}
+	return fmt.Sprint(bytes) + []string{"", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"}[unit]
 }
 
 // check refuses a range that no size can be in (CSI v1.13, "CapacityRange").

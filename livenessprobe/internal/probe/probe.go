@@ -52,7 +52,7 @@ type Answer struct {
 	// Driver is its name, empty before it is known.
 	Driver string `json:"driver,omitempty"`
 	// Asked is when the answer came, zero before the first.
-	Asked time.Time `json:"asked"`
+	Asked time.Time `json:"asked,omitzero"`
 	// Ready is whether the driver was ready then.
 	Ready bool `json:"ready"`
 	// Problem is the reason if it was not.

@@ -248,17 +248,25 @@ func (w check) fits(source int64) error {
 // size writes a number of bytes as users do.
 func size(bytes int64) string { return resource.NewQuantity(bytes, resource.BinarySI).String() }
 
+// because returns what the snapshot's own status says against it, "" if that is nothing.
+func because(snapshot *snapshotv1.VolumeSnapshot) string {
+	if s := snapshot.Status; s != nil && s.Error != nil && s.Error.Message != nil {
+		return ": " + *s.Error.Message
+	}
+	return ""
+}
+
 // checkSnapshot looks at the snapshot that is to be restored, and at its content.
 func (w check) checkSnapshot(snapshot *snapshotv1.VolumeSnapshot, content *snapshotv1.VolumeSnapshotContent) error {
 	switch {
 	case view.ContentName(snapshot) == "":
-		return errors.New("it is not bound to a VolumeSnapshotContent")
+		return errors.New("it is not bound to a VolumeSnapshotContent" + because(snapshot))
 	case content == nil:
 		return fmt.Errorf("its VolumeSnapshotContent %q does not exist", view.ContentName(snapshot))
 	case !isOf(content.Spec.VolumeSnapshotRef, snapshot):
 		return fmt.Errorf("its VolumeSnapshotContent %q is not bound to it", content.Name)
 	case !view.Ready(snapshot):
-		return errors.New("it is not ready to use")
+		return errors.New("it is not ready to use" + because(snapshot))
 	}
 	if size := snapshot.Status.RestoreSize; size != nil {
 		if err := w.fits(size.Value()); err != nil {

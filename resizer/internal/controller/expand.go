@@ -166,7 +166,11 @@ func (c *Controller) expandFailed(ctx context.Context, v volume, size resource.Q
 	target := size.String()
 	last := c.rememberFailure(ctx, v, target, failure)
 	klog.FromContext(ctx).Error(failure, "Expansion did not succeed", logging.KeyCapacity, target, logging.KeyDelay, time.Until(last.due))
-	c.cfg.Events.Warning(v.claim, ReasonResizeFailed, fmt.Sprintf("resize volume %q to %s: %s", v.pv.Name, target, outcome.Text(failure)))
+	message := fmt.Sprintf("resize volume %q to %s: %s", v.pv.Name, target, outcome.Text(failure))
+	if had := storage(v.claim.Status.Capacity); outcome.Code(failure) == codes.OutOfRange {
+		message += fmt.Sprintf("; request another size, of more than the %s that it has", had.String())
+	}
+	c.cfg.Events.Warning(v.claim, ReasonResizeFailed, message)
 	if !last.unsaved {
 		return nil // the status says that it is in progress, and it may be
 	}

@@ -459,7 +459,7 @@ func TestKept(t *testing.T) {
 					return // which is Months
 				}
 				tc.happens(r)
-				time.Sleep(3 * time.Hour)
+				time.Sleep(70 * time.Minute) // longer than any pause
 				r.want(tc.reason, []string{"pvc-uid-1"}, 0, 0)
 				if events := r.eventsOn("CSIDriver"); tc.quiet != (len(events) == 0) {
 					t.Errorf("%s\nevents %q", tc.reason, events)
@@ -537,7 +537,7 @@ func TestEverythingEnds(t *testing.T) {
 						}
 						time.Sleep(90 * time.Minute)
 						before := len(r.calls("CreateVolume"))
-						time.Sleep(3 * time.Hour)
+						time.Sleep(70 * time.Minute) // longer than any pause
 						switch more := len(r.calls("CreateVolume")) - before; {
 						case deleted && more > 0:
 							t.Errorf("%d calls for a claim that is gone for 90 minutes", more)

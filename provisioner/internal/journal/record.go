@@ -11,6 +11,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -103,13 +104,21 @@ func (r record) intent() Intent {
 	return intent
 }
 
+// packers are kept, as each has tables of a megabyte, and one is needed for each write of the records.
+var packers = sync.Pool{New: func() any {
+	packer, _ := gzip.NewWriterLevel(io.Discard, gzip.BestSpeed) // a level that exists
+	return packer
+}}
+
 // encode returns a document with records as text.
 func encode(d document, records map[types.UID]record) (string, error) {
 	d.Version = formatVersion
 	d.Records = slices.SortedFunc(maps.Values(records), func(a, b record) int { return cmp.Compare(a.UID, b.UID) })
 	var text strings.Builder
 	encoder := base64.NewEncoder(base64.StdEncoding, &text)
-	packer, _ := gzip.NewWriterLevel(encoder, gzip.BestSpeed) // a level that exists
+	packer := packers.Get().(*gzip.Writer) //nolint:forcetypeassert // New made it
+	defer packers.Put(packer)
+	packer.Reset(encoder)
 	if err := errors.Join(json.NewEncoder(packer).Encode(d), packer.Close(), encoder.Close()); err != nil {
 		return "", fmt.Errorf("encode records: %w", err)
 	}

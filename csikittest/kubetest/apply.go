@@ -137,7 +137,8 @@ func csiDriverRules(obj, before map[string]any) (errs field.ErrorList) {
 	if before == nil {
 		return nil
 	}
-	for name, reported := range map[string]string{"attachRequired": "attachedRequired", "volumeLifecycleModes": "volumeLifecycleModes"} { // the server misspells one
+	for _, names := range [][2]string{{"attachRequired", "attachedRequired"}, {"volumeLifecycleModes", "volumeLifecycleModes"}} { // the server misspells one
+		name, reported := names[0], names[1]
 		was, _ := json.Marshal(before["spec"].(map[string]any)[name]) //nolint:errcheck // it was decoded from JSON
 		is, _ := json.Marshal(obj["spec"].(map[string]any)[name])     //nolint:errcheck // it was decoded from JSON
 		if string(was) != string(is) {

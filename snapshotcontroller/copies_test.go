@@ -3,6 +3,7 @@ package snapshotcontroller
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,11 +22,17 @@ import (
 	"github.com/longshore-csi/longshore/csikittest/snapshotapitest"
 )
 
-const (
-	// A cluster has copiedSnapshots snapshots and copiedGroups group snapshots of two volumes, each with its content: 2,000 objects.
-	copiedSnapshots, copiedGroups = 700, 100
-	copiedRestarts                = 40
-)
+// copiedRestarts is how often controllers are restarted while objects are copied.
+const copiedRestarts = 40
+
+// copied returns how many snapshots a cluster has, and group snapshots of two volumes, each with its content: 2,000 objects, and a fifth of them in the tier of every
+// change, where the time goes into reading them at each restart.
+func copied() (snapshots, groups int) {
+	if os.Getenv("LONGSHORE_EXHAUSTIVE") == "" {
+		return 140, 20
+	}
+	return 700, 100
+}
 
 // TestCopies applies the snapshots, group snapshots and contents of a cluster in any order to another one that shares its storage, some with their status
 // and some without, with clocks that differ. Users delete copies of snapshots, and both controllers are restarted and killed meanwhile. No content of the
@@ -78,10 +85,11 @@ func copyCluster(t *testing.T, random *rand.Rand) *walk {
 
 // usedCluster returns the snapshots and group snapshots of a cluster, with their contents.
 func (w *walk) usedCluster() (objs []kube.Object) {
-	for i := range copiedSnapshots {
+	snapshots, groups := copied()
+	for i := range snapshots {
 		objs = append(objs, w.usedSnapshot(fmt.Sprint("snap-", i), w.rand.IntN(2*walkClaims), nil)...)
 	}
-	for i := range copiedGroups {
+	for i := range groups {
 		name := fmt.Sprint("group-", i)
 		uid, ready := types.UID("uid-"+name), true
 		handle, content := "handle-"+name, snapshotapi.GroupContentName(uid)

@@ -3,16 +3,20 @@ package snapshotcontroller
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 
 	"github.com/longshore-csi/longshore/csikit/component"
 	"github.com/longshore-csi/longshore/csikit/kube"
@@ -168,4 +172,46 @@ func TestOptionsAreChecked(t *testing.T) {
 	if err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), "--worker-threads=0") {
 		t.Errorf("got %v, want an error that names the flag", err)
 	}
+}
+
+// TestDefaultClassIsNotSeen creates a second default class whose watch brings nothing, and then snapshots that name no class: what the cache has is one class.
+func TestDefaultClassIsNotSeen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newCluster(t)
+		kinds := map[string]string{"volumesnapshotclasses": snapshotapi.AnnDefaultClass, "volumegroupsnapshotclasses": snapshotapi.AnnGroupDefaultClass}
+		markDefault := func(class string) {
+			for resource, annotation := range kinds {
+				w.must(w.cluster.Merge(resource, "", class, fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"true"}}}`, annotation)))
+			}
+		}
+		markDefault("delete")
+		o, err := parse()
+		w.must(err)
+		ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), klog.Logger{}))
+		ended := make(chan error, 1)
+		go func() { ended <- component.Run(ctx, o.component(inMemory(w.cluster.Client(), "host-1"))) }()
+		<-time.After(time.Minute)
+
+		for resource := range kinds {
+			w.cluster.Inject(kubetest.Fault{Verb: "watch", Resource: resource, Hang: true})
+		}
+		w.cluster.BreakWatches()
+		<-time.After(time.Minute)
+		markDefault("retain")
+		single := snapshotOf("s", "claim-0")
+		single.Spec.VolumeSnapshotClassName = nil
+		w.must(w.cluster.Apply(single, &groupv1.VolumeGroupSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "g"}, Spec: groupv1.VolumeGroupSnapshotSpec{
+			Source: groupv1.VolumeGroupSnapshotSource{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"half": "0"}}},
+		}}))
+		<-time.After(time.Minute)
+		for _, resource := range []string{"volumesnapshots", "volumegroupsnapshots"} {
+			object, err := json.Marshal(w.cluster.Objects(resource))
+			w.must(err)
+			if !strings.Contains(string(object), "2 default snapshot classes were found") || strings.Contains(string(object), "ClassName") {
+				t.Errorf("%s with two default classes: %s", resource, object)
+			}
+		}
+		cancel()
+		w.must(<-ended)
+	})
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/longshore-csi/longshore/csikit/events"
@@ -123,7 +125,10 @@ func (c *Controller) newSnapshots() *pairs {
 				return c.cfg.Snapshots.VolumeSnapshots(namespace)
 			},
 			contentsIn: c.cfg.Snapshots.VolumeSnapshotContents(),
-			ownerOf:    ownerOfSnapshot, contentOf: contentOfSnapshot, classOf: classOfSnapshots, encode: encodeSnapshotContent,
+			classesNow: func(ctx context.Context) (runtime.Object, error) {
+				return c.cfg.Snapshots.VolumeSnapshotClasses().List(ctx, metav1.ListOptions{})
+			},
+			ownerOf: ownerOfSnapshot, contentOf: contentOfSnapshot, classOf: classOfSnapshots, encode: encodeSnapshotContent,
 		},
 	}
 }

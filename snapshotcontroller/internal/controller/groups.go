@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
@@ -153,7 +154,10 @@ func (c *Controller) newGroups(version string) *groups {
 			return c.cfg.Snapshots.VolumeGroupSnapshots(namespace)
 		},
 		contentsIn: c.cfg.Snapshots.VolumeGroupSnapshotContents(),
-		ownerOf:    ownerOfGroup, contentOf: contentOfGroup, classOf: classOfGroups, encode: encodeGroupContent,
+		classesNow: func(ctx context.Context) (runtime.Object, error) {
+			return c.cfg.Snapshots.VolumeGroupSnapshotClasses().List(ctx, metav1.ListOptions{})
+		},
+		ownerOf: ownerOfGroup, contentOf: contentOfGroup, classOf: classOfGroups, encode: encodeGroupContent,
 	}}
 	return g
 }

@@ -9,8 +9,10 @@ import (
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
@@ -205,6 +207,7 @@ type objects interface {
 	// The others ask the API server, and remember the answer. getOwner and getContent return nil for what does not exist.
 	getOwner(ctx context.Context, namespace, name string) (*owner, error)
 	getContent(ctx context.Context, name string) (*content, error)
+	listClasses(ctx context.Context) ([]*class, error)
 	patchOwner(ctx context.Context, o *owner, patch []byte, subresources ...string) error
 	patchContent(ctx context.Context, c *content, patch []byte, subresources ...string) (*content, error)
 	// createContent creates a content, or gets the one of that name; created is false then.
@@ -230,6 +233,7 @@ type store[S, C, L kube.Object] struct {
 
 	ownersIn   func(namespace string) client[S]
 	contentsIn client[C]
+	classesNow func(ctx context.Context) (runtime.Object, error)
 	timeout    time.Duration // of a call
 
 	ownerOf   func(S) *owner
@@ -301,6 +305,25 @@ func (s *store[S, C, L]) getContent(ctx context.Context, name string) (*content,
 	}
 	s.contents.Remember(obj)
 	return s.contentOf(obj), nil
+}
+
+// listClasses returns the classes that the API server has, which the caches may not have yet: another watch brings them than that of the owners.
+func (s *store[S, C, L]) listClasses(ctx context.Context) ([]*class, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	list, err := s.classesNow(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list each %s: %w", s.classKind, err)
+	}
+	classes := []*class{}
+	return classes, meta.EachListItem(list, func(obj runtime.Object) error {
+		of, ok := obj.(L)
+		if !ok {
+			return fmt.Errorf("list each %s: got a %T", s.classKind, obj)
+		}
+		classes = append(classes, s.classOf(of))
+		return nil
+	})
 }
 
 // isGone reports whether the API server has answered that it has no such object; that it has no such kind is another answer.

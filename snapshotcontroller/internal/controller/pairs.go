@@ -80,9 +80,10 @@ func (p *pairs) reconcileOwner(ctx context.Context, namespace, name string) (tim
 		v.contentGone = v.contentGone || verified
 		v.members, v.memberRefused = refused.others(v.members), refused.err != nil
 		p.cfg.Operations.observe(p.kind, o, v.content)
-		todo := v.plan()
-		klog.FromContext(ctx).V(4).Info("Planned", logging.KeyState, todo.verdict)
-		var err error
+		todo, err := p.decide(ctx, v)
+		if err != nil {
+			return 0, err
+		}
 		switch todo.verdict {
 		case doNothing:
 			p.record(o, todo.events)
@@ -100,6 +101,18 @@ func (p *pairs) reconcileOwner(ctx context.Context, namespace, name string) (tim
 		p.record(o, todo.events)
 		reconcile.Progress(ctx)
 	}
+}
+
+// decide returns the next write for an owner. A default class is chosen for good, so that the API server is asked for the classes: the watch may be about to bring
+// another one that is the default.
+func (p *pairs) decide(ctx context.Context, v view) (todo plan, err error) {
+	if todo = v.plan(); todo.class != "" {
+		if v.classes, err = p.listClasses(ctx); err == nil {
+			todo = v.plan()
+		}
+	}
+	klog.FromContext(ctx).V(4).Info("Planned", logging.KeyState, todo.verdict)
+	return todo, err
 }
 
 // perform makes the write of a plan.

@@ -3,4 +3,4 @@
 package snapshotcontroller
 
 // walkDefault is the number of steps of TestWalk with the race detector, which makes each take several times longer.
-const walkDefault = 2000
+const walkDefault = 800

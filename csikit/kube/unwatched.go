@@ -63,7 +63,7 @@ func (r *refusals) wrap(lw *cache.ListWatch) *cache.ListWatch {
 
 // repeat makes a request until it is not refused, or ctx ends.
 func (r *refusals) repeat(ctx context.Context, request func() error) error {
-	for pause := firstAskAgain; ; pause *= 4 {
+	for pause := min(firstAskAgain, r.askAgain); ; pause = min(4*pause, r.askAgain) {
 		err := request()
 		if !IsUnwatchable(err) {
 			return err
@@ -72,7 +72,7 @@ func (r *refusals) repeat(ctx context.Context, request func() error) error {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-time.After(min(pause, r.askAgain)):
+		case <-time.After(pause):
 		}
 	}
 }

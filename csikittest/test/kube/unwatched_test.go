@@ -175,6 +175,21 @@ func TestUnwatchedForAMoment(t *testing.T) {
 	})
 }
 
+// TestUnwatchedForDays has the kind refused for a week: the pauses stay those of AskAgain.
+func TestUnwatchedForDays(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cluster := kubetest.New()
+		counts := asked(cluster, map[string]error{"watch": refused(), "list": refused()})
+		unwatched(t, cluster, 5*time.Minute)
+		const days = 7
+		time.Sleep(days * 24 * time.Hour)
+		if n, most := counts["watch"].Load()+counts["list"].Load(), int32(days*24*12+5); n > most || n < most/2 {
+			t.Errorf("%d requests in %d days, want %d, or as few as half of that", n, days, most)
+		}
+	})
+}
+
 // TestRequiredKind has no AskAgain: the component cannot do without the kind, so that the error is logged and the request soon repeated.
 func TestRequiredKind(t *testing.T) {
 	t.Parallel()

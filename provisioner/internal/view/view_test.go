@@ -282,7 +282,7 @@ func TestAbsentKindIsSoughtRarely(t *testing.T) {
 		want int
 	}{
 		"Cluster": {want: 15},
-		"Node":    {node: Node{Name: "n1", Segments: map[string]string{"zone": "a"}}, want: 7},
+		"Node":    {node: Node{Name: "n1", Segments: map[string]string{"zone": "a"}}, want: 8},
 	} {
 		t.Run(name, func(t *testing.T) {
 			watching(t, Config{Shape: Shape{Grants: true}, Node: tc.node}, func(t *testing.T, v *View, cluster *kubetest.Cluster) {

@@ -23,7 +23,7 @@ driver: %[2]s
 deletionPolicy: Delete
 `
 
-// failAll lets all that a driver is asked for fail. The returned function waits until each component has counted an event that it repeats, which it does after
+// failAll lets all that a driver is asked to make or to change fail. The returned function waits until each component has counted an event that it repeats, which it does after
 // a minute, and heals the driver.
 func (s *story) failAll() (counted func()) {
 	const name = "failing.example.com"
@@ -42,7 +42,10 @@ func (s *story) failAll() (counted func()) {
 	s.CreateClaim("data", class.Name)
 	s.WaitBound("data")
 
-	driver.Inject(csitest.Fault{Code: codes.Unavailable, Message: "the storage system is away"})
+	// Not what a sidecar asks when it starts, as some of them may still be about to.
+	for _, method := range []string{"CreateVolume", "ControllerExpandVolume", "ControllerPublishVolume", "CreateSnapshot"} {
+		driver.Inject(csitest.Fault{Method: method, Code: codes.Unavailable, Message: "the storage system is away"})
+	}
 	s.CreateClaim("more", class.Name)
 	s.Grow("data", "32Mi")
 	taken, absent := s.TakeSnapshot("failing", "data"), s.TakeSnapshot("absent", "no-such-claim")

@@ -771,6 +771,8 @@ func TestDeletionOfAnInlineVolumeThatWasInterruptedByItsDeadline(t *testing.T) {
 			w.config.Step = (&fault{at: "inline:purge", do: cancel}).step
 			n := w.startNode()
 			w.must(w.createInline(n, inlineRequest(map[string]string{"kind": kind})))
+			root := map[string]string{"slow": w.config.StateDir, "disk": pool}[kind]
+			w.write(filepath.Join(NodeDir(root, testNode), "volumes", "csi-1", "file"), "data")
 			w.want("the call", n.DeleteInline(ctx, &driverkit.DeleteInlineRequest{ID: "csi-1"}), context.Canceled)
 			w.want("the call again", n.DeleteInline(w.ctx, &driverkit.DeleteInlineRequest{ID: "csi-1"}), driverkit.ErrNotFound)
 			w.want("an id that is a path", n.DeleteInline(w.ctx, &driverkit.DeleteInlineRequest{ID: "../volumes"}), driverkit.ErrNotFound)

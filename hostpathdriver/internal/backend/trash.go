@@ -54,6 +54,10 @@ func (b *bin) settle(store *contents.Store, id string) {
 
 // purge removes the contents of an id from the trash, or waits for that for a while; then it goes on. Its error is that of a removal that has failed.
 func (b *bin) purge(ctx context.Context, store *contents.Store, id string) error {
+	if !store.Discarded(id) {
+		b.settle(store, id)
+		return nil
+	}
 	path := store.Trashed(id)
 	return b.wait(ctx, path, func(ctx context.Context) error {
 		err := store.Purge(ctx, id)

@@ -65,6 +65,7 @@ func TestDeletionIsARename(t *testing.T) {
 	w.write(w.state("volumes", v.ID, "file"), "data")
 	snap := w.snapshot(s, "snap", v.ID)
 	w.must(w.createInline(n, &driverkit.InlineRequest{ID: "csi-1", Capability: mounted()}))
+	w.write(w.state("nodes", testNode, "volumes", "csi-1", "file"), "data")
 	w.must(w.delete(s, v.ID), w.deleteSnapshot(s, snap.ID), n.DeleteInline(w.ctx, &driverkit.DeleteInlineRequest{ID: "csi-1"}))
 	for range 2 {
 		w.want("a repeated deletion of the volume", w.delete(s, v.ID), driverkit.ErrNotFound)

@@ -369,7 +369,10 @@ func TestRecover(t *testing.T) {
 	write(t, filepath.Join(s.Path("full"), "file"), "")
 	write(t, s.Disk("written"), "data")
 	write(t, s.Copies().Disk("copy"), "data")
-	must(t, s.Discard(ctx, "old"), s.Discard(ctx, "busy"))
+	for _, id := range []string{"old", "busy"} {
+		write(t, filepath.Join(s.Path(id), "file"), "")
+		must(t, s.Discard(ctx, id))
+	}
 	busy := filepath.Join(s.Trashed("busy"), "sub")
 	must(t, os.Mkdir(busy, 0o700), mounts.Bind(ctx, t.TempDir(), busy, mount.Options{}))
 
@@ -385,8 +388,8 @@ func TestRecover(t *testing.T) {
 	if diff := cmp.Diff(want, left); diff != "" {
 		t.Errorf("leftovers (-want +got):\n%s", diff)
 	}
-	wantTree(t, root, "copies", "snapshots", "trash", "trash/.copy-copy-0", "trash/.copy-copy-0/disk", "trash/busy", "trash/busy/sub", "trash/old", "volumes", "volumes/full",
-		"volumes/full/file", "volumes/known", "volumes/written", "volumes/written/disk")
+	wantTree(t, root, "copies", "snapshots", "trash", "trash/.copy-copy-0", "trash/.copy-copy-0/disk", "trash/busy", "trash/busy/file", "trash/busy/sub", "trash/old", "trash/old/file", "volumes",
+		"volumes/full", "volumes/full/file", "volumes/known", "volumes/written", "volumes/written/disk")
 
 	// Another crash leaves a copy of the same name before the trash is empty.
 	must(t, s.Copies().Begin("copy"))
@@ -403,13 +406,15 @@ func TestRecover(t *testing.T) {
 	if diff := cmp.Diff(below("trash", ".copy-copy-0", ".copy-copy-1", "busy", "old"), removed); diff != "" {
 		t.Errorf("emptied (-want +got):\n%s", diff)
 	}
-	wantTree(t, root, "copies", "snapshots", "trash", "trash/busy", "trash/busy/sub", "volumes", "volumes/full", "volumes/full/file", "volumes/known",
+	wantTree(t, root, "copies", "snapshots", "trash", "trash/busy", "trash/busy/file", "trash/busy/sub", "volumes", "volumes/full", "volumes/full/file", "volumes/known",
 		"volumes/written", "volumes/written/disk")
 }
 
 func TestEmptyEnds(t *testing.T) {
 	s, _, _ := open(t)
-	must(t, s.Begin("v"), s.Discard(t.Context(), "v"))
+	must(t, s.Begin("v"))
+	write(t, filepath.Join(s.Path("v"), "file"), "")
+	must(t, s.Discard(t.Context(), "v"))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := s.Empty(ctx, func(string, error) { t.Error("it has ended") }); !errors.Is(err, context.Canceled) {

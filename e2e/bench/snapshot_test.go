@@ -24,19 +24,24 @@ import (
 // snapshotPair are the two programs that take snapshots together.
 type snapshotPair struct{ name, controller, snapshotter string }
 
-// snapshotPairs returns the programs of kubernetes-csi, and ours as they are built for images.
+// snapshotPairs returns the programs of kubernetes-csi, or those in the directory OTHER=, and ours as they are built for images.
 func snapshotPairs(b *testing.B) [2]snapshotPair {
 	b.Helper()
 	if bed.Dev == nil {
 		b.Fatalf("%s: must be empty: this benchmark needs a development cluster", testbed.KubeconfigEnv)
 	}
 	ours := b.TempDir()
-	upstream, own := snapshotPair{name: "upstream"}, snapshotPair{"ours", filepath.Join(ours, "snapshot-controller"), filepath.Join(ours, "csi-snapshotter")}
-	upstream.controller, upstream.snapshotter = testbed.UpstreamProgram(b, "snapshot-controller"), testbed.UpstreamProgram(b, "csi-snapshotter")
+	pairIn := func(name, dir string) snapshotPair {
+		return snapshotPair{name, filepath.Join(dir, "snapshot-controller"), filepath.Join(dir, "csi-snapshotter")}
+	}
+	other, own := pairIn(otherName(), os.Getenv("BENCH_OTHER")), pairIn("ours", ours)
+	if other.name == "upstream" {
+		other.controller, other.snapshotter = testbed.UpstreamProgram(b, "snapshot-controller"), testbed.UpstreamProgram(b, "csi-snapshotter")
+	}
 	for _, name := range testbed.SnapshotPair() {
 		buildOwn(b, filepath.Join(ours, name), name)
 	}
-	return [2]snapshotPair{upstream, own}
+	return [2]snapshotPair{other, own}
 }
 
 // BenchmarkSnapshot has kubernetes-csi's snapshot-controller and csi-snapshotter, and ours in turn, take and delete many snapshots, each of a

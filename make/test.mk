@@ -37,11 +37,11 @@ TESTFLAGS_tools = $(filter-out -race,$(TESTFLAGS)) -count=1
 TESTS ?= $(addprefix test/,$(LONGEST)) $(addprefix test/,$(filter-out $(LONGEST),$(TESTED)))
 # They come first, so that none of them is left alone at the end.
 LONGEST := e2e hostpathdriver
-# The parts of `make test` for CI, which runs the last beside kind clusters, and the first beside the builds of what the second needs: programs
+# The parts of `make test` for CI, which runs the last beside kind clusters, too, and the second after the builds of what it needs: programs
 # that are not of this tree. Loop devices are the machine's: kubelets in containers detach them by their numbers, which may be those of a test's devices by then.
 ON_CLUSTERS := e2e devcluster
 WITH_DEVICES := hostpathdriver driverkit driverkit/drivertest kubeletplugin nodeagent hostpathdriver/test/sanity $(filter examples/%,$(MODULES))
-# One module at a time in each: CI runs two of them beside each other, and go test has two processes for each module.
+# One module at a time in each: CI runs the three beside each other, and go test has two processes for each module.
 .PHONY: test-with-devices test-on-clusters test-without-devices
 test-with-devices test-on-clusters test-without-devices: TESTJOBS := 1
 test-with-devices: TESTS := $(WITH_DEVICES:%=test/%)

@@ -185,18 +185,8 @@ func TestDefaultClassIsNotSeen(t *testing.T) {
 			}
 		}
 		markDefault("delete")
-		o, err := parse()
-		w.must(err)
-		ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), klog.Logger{}))
-		ended := make(chan error, 1)
-		go func() { ended <- component.Run(ctx, o.component(inMemory(w.cluster.Client(), "host-1"))) }()
-		<-time.After(time.Minute)
-
-		for resource := range kinds {
-			w.cluster.Inject(kubetest.Fault{Verb: "watch", Resource: resource, Hang: true})
-		}
-		w.cluster.BreakWatches()
-		<-time.After(time.Minute)
+		stop := w.run()
+		w.blind("volumesnapshotclasses", "volumegroupsnapshotclasses")
 		markDefault("retain")
 		single := snapshotOf("s", "claim-0")
 		single.Spec.VolumeSnapshotClassName = nil
@@ -211,7 +201,53 @@ func TestDefaultClassIsNotSeen(t *testing.T) {
 				t.Errorf("%s with two default classes: %s", resource, object)
 			}
 		}
+		stop()
+	})
+}
+
+// TestPolicyIsNotSeen edits the policy of a content, whose watch brings nothing, and then deletes the snapshot: the content says Delete in the cache, and is marked already, so that nothing but
+// its deletion is left to do.
+func TestPolicyIsNotSeen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newCluster(t)
+		stop := w.run()
+		s := snapshotOf("s", "claim-0")
+		s.UID = "uid-s"
+		w.must(w.cluster.Apply(s))
+		<-time.After(time.Minute)
+		const content = "snapcontent-uid-s"
+		w.must(w.cluster.Merge("volumesnapshotcontents", "", content, fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"yes"}}}`, snapshotapi.AnnBeingDeleted)))
+		<-time.After(time.Minute)
+		w.blind("volumesnapshotcontents")
+		w.must(w.cluster.Merge("volumesnapshotcontents", "", content, []byte(`{"spec":{"deletionPolicy":"Retain"}}`)))
+		w.must(w.cluster.Remove("volumesnapshots", "ns", "s"))
+		<-time.After(time.Minute)
+		if left := w.cluster.Objects("volumesnapshotcontents"); len(left) != 1 || left[0].(metav1.Object).GetDeletionTimestamp() != nil {
+			t.Errorf("a content that is to be retained now was deleted: %+v", left)
+		}
+		stop()
+	})
+}
+
+// run starts the component, and gives it time to know the cluster. The function that it returns ends it.
+func (w *walk) run() (stop func()) {
+	o, err := parse()
+	w.must(err)
+	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), klog.Logger{}))
+	ended := make(chan error, 1)
+	go func() { ended <- component.Run(ctx, o.component(inMemory(w.cluster.Client(), "host-1"))) }()
+	<-time.After(time.Minute)
+	return func() {
 		cancel()
 		w.must(<-ended)
-	})
+	}
+}
+
+// blind lets no watch of these kinds bring anything from now on.
+func (w *walk) blind(resources ...string) {
+	for _, resource := range resources {
+		w.cluster.Inject(kubetest.Fault{Verb: "watch", Resource: resource, Hang: true})
+	}
+	w.cluster.BreakWatches()
+	<-time.After(time.Minute)
 }

@@ -52,10 +52,10 @@ type InformerOptions[T Object] struct {
 type Informer[T Object] struct {
 	name      string
 	transform func(T) T
-	index     map[string]func(T) []string
+	index     map[string]*index[T]
 	queue     *cache.RealFIFO
 	run       cache.Controller
-	store     cache.Indexer // of *item[T]
+	store     cache.Store // of *item[T]
 	recent    *recent[T]
 	own       overlay[T]
 	refusals  refusals
@@ -67,17 +67,16 @@ type Informer[T Object] struct {
 
 // NewInformer returns an informer for r, which starts with Run.
 func NewInformer[T Object, L runtime.Object](r Resource[T, L], o InformerOptions[T]) *Informer[T] {
-	i := &Informer[T]{name: o.Name, transform: transform(o.Transform), index: o.Index, recent: newRecent(o.Encoding)}
+	i := &Informer[T]{name: o.Name, transform: transform(o.Transform), index: map[string]*index[T]{}, recent: newRecent(o.Encoding)}
 	if i.name == "" {
 		i.name = reflect.TypeFor[T]().String()
 	}
 	i.own.transform = i.transform
 	i.refusals.name, i.refusals.askAgain = i.name, o.AskAgain
-	indexers := cache.Indexers{}
 	for name, values := range o.Index {
-		indexers[name] = func(obj any) ([]string, error) { return values(i.recent.object(obj.(*item[T]))), nil } //nolint:forcetypeassert // Transformer made it
+		i.index[name] = newIndex(values)
 	}
-	i.store = cache.NewIndexer(keyOfAny[T], indexers)
+	i.store = cache.NewStore(keyOfAny[T])
 	i.queue = cache.NewRealFIFOWithOptions(cache.RealFIFOOptions{Name: i.name, KeyFunction: keyOfAny[T], Transformer: i.encode, AtomicEvents: true})
 	i.run = cache.New(&cache.Config{
 		Queue: i.queue,
@@ -170,15 +169,12 @@ func (i *Informer[T]) List() []T { return slices.Collect(i.All()) }
 // ByIndex returns the objects that the index function of that name files under value, in no order.
 // An index that was not declared has no objects.
 func (i *Informer[T]) ByIndex(index, value string) []T {
-	values, ok := i.index[index]
+	x, ok := i.index[index]
 	if !ok {
 		return nil
 	}
-	match := func(obj T) bool { return slices.Contains(values(obj), value) }
-	keys := func(others []string) []string {
-		filed, _ := i.store.IndexKeys(index, value) // the index exists
-		return union(filed, others)
-	}
+	match := func(obj T) bool { return slices.Contains(x.values(obj), value) }
+	keys := func(others []string) []string { return union(x.keys(value), others) }
 	return slices.Collect(i.own.list(match, keys, i.stored))
 }
 
@@ -283,14 +279,24 @@ func (i *Informer[T]) put(it *item[T], listed bool) {
 		return
 	}
 	_ = i.store.Update(it) // it has a key
+	for _, x := range i.index {
+		var values []string
+		if known {
+			values = x.values(before)
+		}
+		x.move(it.key, values, x.values(after))
+	}
 	i.changed(before, after)
 }
 
 // remove drops an object, of which last is the last state.
 func (i *Informer[T]) remove(key string, last T) {
 	var none T
-	if _, known := i.stored(key); known {
+	if before, known := i.stored(key); known {
 		_ = i.store.Delete(&item[T]{key: key})
+		for _, x := range i.index {
+			x.move(key, x.values(before), nil)
+		}
 		i.changed(last, none)
 	}
 }

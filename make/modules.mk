@@ -9,8 +9,9 @@ OUTSIDE := tools devcluster/controlplane $(OLDER) e2e/k8s $(UPSTREAM)
 OUTSIDE_CODE := tools e2e/k8s
 TESTED := $(MODULES) tools
 # What tests of a module read besides the modules that it requires.
-READS_devcluster := deploy examples
-READS_e2e := deploy examples docs nodeagent/docs
+READS_devcluster := deploy examples clusterregistrar/docs
+READS_e2e := deploy examples docs nodeagent/docs */docs/rbac.md
+READS_hostpathdriver/test/sanity := hostpathdriver/docs
 READS_nodeagent := e2e kubeletplugin
 READS_snapshotcontroller := snapshotter csikit
 READS_snapshotter := csikit

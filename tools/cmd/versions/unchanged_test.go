@@ -31,7 +31,7 @@ func newStamped(t *testing.T) *stamped {
 	s.write("b/go.mod", "module example.com/b\n\ngo 1.26.0\n")
 	s.requireInC("example.com/x v1.0.0")
 	s.write("tools/go.mod", "module example.com/tools\n")
-	for _, file := range []string{"a/a.go", "b/b.go", "b/testdata/golden", "c/c.go", "c/go.sum", "Makefile", "make/setup", "make/test.mk", "make/modules.mk", "make/kind.mk"} {
+	for _, file := range []string{"a/a.go", "b/b.go", "b/embedded.yaml", "b/testdata/golden", "b/docs/flags.md", "b/docs/rbac.md", "c/c.go", "c/go.sum", "Makefile", "make/setup", "make/test.mk", "make/modules.mk", "make/kind.mk"} {
 		s.write(file, "first")
 	}
 	s.write(".gitignore", "*.log\n")
@@ -101,6 +101,11 @@ func test() []string { return []string{"test a", "-m", "a", "--", "echo", "it ru
 // named is one that depends on make's files, too.
 func named() []string { return []string{"test a", "-m", "a", "make", "--", "echo", "it runs"} }
 
+// reading is one that reads pages of other modules.
+func reading() []string {
+	return []string{"test a", "-m", "a", "*/docs/rbac.md", "--", "echo", "it runs"}
+}
+
 func TestUnchanged(t *testing.T) {
 	tests := map[string]struct {
 		reason string
@@ -110,7 +115,13 @@ func TestUnchanged(t *testing.T) {
 	}{
 		"Nothing":        {reason: "what has passed is not run again", change: func(*stamped) {}},
 		"Own":            {reason: "its own file", change: func(s *stamped) { s.write("a/a.go", "second") }, ran: true},
-		"Required":       {reason: "a file of a module that it requires, also one that no compiler reads", change: func(s *stamped) { s.write("b/testdata/golden", "second") }, ran: true},
+		"Required":       {reason: "a file of a module that it requires, also one that no compiler reads", change: func(s *stamped) { s.write("b/embedded.yaml", "second") }, ran: true},
+		"DataOfRequired": {reason: "no other module uses the data of its tests", change: func(s *stamped) { s.write("b/testdata/golden", "second") }},
+		"PageOfRequired": {reason: "no other module uses its pages", change: func(s *stamped) { s.write("b/docs/flags.md", "second") }},
+		"ReadOfRequired": {
+			reason: "a page that the command reads", change: func(s *stamped) { s.run(s.env, reading()...); s.write("b/docs/rbac.md", "second") }, args: reading(), ran: true,
+		},
+		"OwnData":        {reason: "the data of its own tests", change: func(s *stamped) { s.write("a/testdata/golden", "first") }, ran: true},
 		"TestOfRequired": {reason: "no other module uses its Go test files", change: func(s *stamped) { s.write("b/b_test.go", "first") }},
 		"OwnTest":        {reason: "its own tests", change: func(s *stamped) { s.write("a/a_test.go", "first") }, ran: true},
 		"New":            {reason: "a file that git does not know yet", change: func(s *stamped) { s.write("b/new.go", "first") }, ran: true},
